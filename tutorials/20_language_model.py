@@ -34,19 +34,21 @@ else:
 config = model.config
 print(config)
 
-# 2. Export it for one token at a time: its number, and its position in the cache. Buffers that a program changes become
-# states of the engine, which updates them in their own memory: no step copies the cache.
+# 2. Export it: a token's number in, and its position in the cache. Once for one token at a time, as text is generated,
+# and once for eight, as the prompt is read. Buffers that a program changes become states of the engine, which updates
+# them in their own memory: no step copies the cache, and attention reads only the positions that are filled.
 
-program = torch.export.export(model, (torch.ones(1, 1, dtype=torch.int64), torch.arange(1)))
-module = qnn_ext.from_pytorch(program)
-print(module)
-print(f"{len(module.states)} states of {module.states[0].initial.shape}")
+modules = []
+for count in (1, 8):
+    program = torch.export.export(model, (torch.ones(1, count, dtype=torch.int64), torch.arange(count)))
+    modules.append(qnn_ext.from_pytorch(program))
+print(modules[0])
+print(f"{len(modules[0].states)} states of {modules[0].states[0].initial.shape}")
 
-# 3. Compile it to a file, and load that. For prompts, a second file for several tokens at once would be faster:
-# `LanguageModel([one, several])` takes the one that fits, and moves the cache between them.
+# 3. Compile both to one file, and load that. Weights are in it once, and in memory; both go on from the same states.
 
 with tempfile.TemporaryDirectory() as folder:
-    qnn_ext.build(module).save(Path(folder) / "stories.qnn")
+    qnn_ext.build(modules).save(Path(folder) / "stories.qnn")
     engine = qnn_ext.load(Path(folder) / "stories.qnn")
     tokenizer = None
     if TRAINED:

@@ -18,6 +18,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,8 +27,8 @@ from ..files.container import Reader, Writer, parse_json
 from ..files.reading import open_file
 from ..lazily import np
 from ..targets.families import backend_described
-from .description import OTHERS, check, tensor_bytes
-from .model import Layout, Model, Variant
+from .description import OTHERS, check, stored_bytes
+from .model import Layout, Model, Variant, begins_with_zeros
 
 if TYPE_CHECKING:
     import tvm_ffi
@@ -169,7 +170,8 @@ def from_bytes(content: bytes | memoryview) -> tuple[Model, Compiled]:
 
 
 def _states_of(model: Model) -> bytes:
-    return b"".join(np.ascontiguousarray(state.initial).tobytes() for state in model.states)
+    stored = [state.initial for state in model.states if not begins_with_zeros(state)]
+    return b"".join(np.ascontiguousarray(initial).tobytes() for initial in stored)
 
 
 def _described(parts: Sequence[Part]) -> dict[str, Any]:
@@ -252,7 +254,7 @@ class Artifact:
 
     def _check_members(self) -> None:
         """Check that no member is missing or unknown, and that each has the size that the description gives."""
-        sizes = {_DESCRIPTION: None, _STATES: sum(map(tensor_bytes, self.description["states"]))}
+        sizes = {_DESCRIPTION: None, _STATES: sum(map(stored_bytes, self.description["states"]))}
         for index, variant in enumerate(self.description["variants"]):
             for number in range(1 + len(self._others)):
                 sizes[_library_name(index, number)] = None
@@ -280,6 +282,7 @@ class Artifact:
         """What is the same on every target, with the initial values of the states."""
         return Model.from_json(self.description, self._states())
 
+    @cached_property
     def parts(self) -> list[tuple[Model, list[Variant]]]:
         """The model and all that the file holds, the fastest first, and the same for other shapes."""
         found = [(self.model(), self.variants)]
@@ -292,8 +295,12 @@ class Artifact:
         content = self._reader.read(_STATES)
         arrays, start = [], 0
         for state in self.description["states"]:
-            end = start + tensor_bytes(state)
-            arrays.append(np.frombuffer(content[start:end], state["dtype"]).reshape(state["shape"]))
+            end = start + stored_bytes(state)
+            if end > start:
+                values = np.frombuffer(content[start:end], state["dtype"]).reshape(state["shape"])
+            else:
+                values = np.zeros(state["shape"], state["dtype"])  # of which no page is in memory
+            arrays.append(values)
             start = end
         return arrays
 
@@ -310,7 +317,7 @@ class Artifact:
         """The libraries of variant `index`, one for each part, and its weights if they are stored outside the code. The
         libraries are mapped from temporary files, unlinked at once where the system allows; nothing is ever in memory
         twice."""
-        programs = [variants[index].program for _, variants in self.parts()]
+        programs = [variants[index].program for _, variants in self.parts]
         weights = None if programs[0] is None else self._weights(index)
         return [(self._library(_library_name(index, number), one), weights) for number, one in enumerate(programs)]
 

@@ -100,6 +100,11 @@ def tensor_bytes(tensor: Mapping[str, Any]) -> int:
     return math.prod(tensor["shape"]) * _ITEM_BYTES[tensor["dtype"]]
 
 
+def stored_bytes(state: Mapping[str, Any]) -> int:
+    """Bytes of a state's initial values in the file."""
+    return 0 if state.get("zeros") else tensor_bytes(state)
+
+
 def running_bytes(description: Mapping[str, Any], index: int) -> int:
     """The least memory that variant `index` needs to run."""
     program = description["variants"][index]["program"]
@@ -223,7 +228,7 @@ def _result(value: Any, where: str) -> None:
 
 
 def _state(value: Any, where: str) -> None:
-    _fields(name=_text, shape=_shape, dtype=_one_of(*DTYPES))(value, where)
+    _fields(name=_text, shape=_shape, dtype=_one_of(*DTYPES), optional={"zeros": _truth})(value, where)
     _tensor(value, where)
 
 

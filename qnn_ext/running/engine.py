@@ -533,7 +533,7 @@ def _loaded(file: artifact.Artifact, num_threads: int | None) -> Engine:
         file.keep_kernels(index)
         codes = file.code(index)
     engines = []
-    for (model, variants), code in zip(file.parts(), codes, strict=True):
+    for (model, variants), code in zip(file.parts, codes, strict=True):
         engine = Engine(model, variants[index], lambda code=code: code, num_threads)  # type: ignore[misc]
         engine.compiled = variants
         engines.append(engine)

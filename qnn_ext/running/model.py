@@ -219,5 +219,11 @@ def _spec_from_json(data: Mapping[str, Any]) -> TensorSpec:
     return TensorSpec(data["name"], tuple(data["shape"]), data["dtype"], qparams, *batch)
 
 
+def begins_with_zeros(state: State) -> bool:
+    """Whether all bytes of its initial value are zero: these are not stored, as a key-value cache is large."""
+    return not np.ascontiguousarray(state.initial).reshape(-1).view(np.uint8).any()
+
+
 def _state_to_json(state: State) -> dict[str, Any]:
-    return {"name": state.name, "shape": list(state.initial.shape), "dtype": str(state.initial.dtype)}
+    zeros = {"zeros": True} if begins_with_zeros(state) else {}
+    return {"name": state.name, "shape": list(state.initial.shape), "dtype": str(state.initial.dtype), **zeros}

@@ -214,7 +214,8 @@ def test_bombs(saved, path, bomb, member, declared):
         ("inputs.0.qparams.zero_point", 999, r"inputs\[0\]\.qparams\.zero_point must be int8"),
         ("inputs.0.qparams.axis", 1, r"inputs\[0\]\.qparams must be per-tensor"),
         ("inputs.0.qparams.dtype", "float32", r"inputs\[0\]\.qparams\.dtype must be one of int8"),
-        ("states.0.shape", [3], "states.bin has"),
+        ("states.0.zeros", False, "states.bin has"),
+        ("states.0.zeros", 1, "true or false"),
         ("states.0.dtype", "V8", r"states\[0\]\.dtype"),
         ("notes", [1], r"notes\[0\] must be an object"),
         ("variants", [], "variants must be a list of 1 to 64"),
@@ -276,7 +277,7 @@ def test_every_field_is_needed(saved, path):
     for keys_to in sorted(found for found in keys if found and isinstance(found[-1], str)):
         if keys_to[-2:-1] in (("target",), ("workload",), ("versions",)) and keys_to[-1] != "kind":
             continue  # names of others, any of which may be there
-        if keys_to[-1] in (*LATER, "code"):
+        if keys_to[-1] in (*LATER, "code", "zeros"):
             continue  # files from before they were recorded load too
         description = copy.deepcopy(whole)
         tree = description
