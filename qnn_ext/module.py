@@ -18,6 +18,7 @@ class TensorSpec:
 
     dynamic_batch: dimension `batch_axis`, 1 in `shape`, may have any size in a call, the same for all inputs that have
                    one
+    bounded:       the axes of an output whose size is only known at run time; `shape` has the largest it can be
     """
 
     name: str
@@ -26,6 +27,7 @@ class TensorSpec:
     qparams: QParams | None = None
     dynamic_batch: bool = False
     batch_axis: int = 0
+    bounded: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         kind = str(self.qparams) if self.qparams else self.dtype
@@ -33,8 +35,9 @@ class TensorSpec:
 
     @property
     def dims(self) -> tuple[int | str, ...]:
-        """The shape, with "N" for a batch of any size."""
-        return self.of_batch("N") if self.dynamic_batch else self.shape
+        """The shape, with "N" for a batch of any size, and "≤9" for a size of at most 9."""
+        shape = self.of_batch("N") if self.dynamic_batch else self.shape
+        return tuple(f"≤{size}" if axis in self.bounded else size for axis, size in enumerate(shape))
 
     def of_batch(self, size: Any) -> tuple[Any, ...]:
         """The shape with another batch size; without a dynamic batch, the shape."""
@@ -121,6 +124,21 @@ class QnnModule:
     def script(self, show_meta: bool = False) -> str:
         """The module as TVMScript; with `show_meta` it parses back by `tvm.script.from_source`."""
         return str(self.ir.script(show_meta=show_meta))
+
+
+def sizes_spec(outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
+    """The result of compiled code after the model's outputs: the sizes of the outputs along their `bounded` axes, in
+    order; none if they have no such axes."""
+    count = sum(len(spec.bounded) for spec in outputs)
+    return [TensorSpec("", (count,), "int64")] if count else []
+
+
+def trimmed(data: np.ndarray, sizes: dict[int, int]) -> np.ndarray:
+    """A copy of the first elements along each of these axes."""
+    whole = [slice(None)] * data.ndim
+    for axis, size in sizes.items():
+        whole[axis] = slice(max(size, 0))
+    return data[tuple(whole)].copy()
 
 
 def zeros(specs: Iterable[TensorSpec]) -> list[np.ndarray]:

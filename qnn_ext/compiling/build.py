@@ -49,6 +49,7 @@ from ..passes.plain_convolutions import plain_convolutions
 from ..passes.repeated import compute_once
 from ..passes.rewrite import operands
 from ..passes.siblings import join_siblings
+from ..passes.sizes import collect_sizes, drop_trims
 from ..passes.sortable import sortable
 from ..passes.splits import MOST, slice_splits
 from ..passes.unroll import unrolled
@@ -154,7 +155,7 @@ def _compiled(
 
 def _lowered(module: QnnModule, target: Target) -> tuple[IRModule, list[Check], IRModule]:
     """The module without calls, its checks, and its kernels."""
-    original, checks = collect_checks(inlined(module.ir))
+    original, checks = collect_checks(collect_sizes(inlined(module.ir), module.outputs))
     begin_walk(_elements_of_constants(original))
     mod = lower_module(original, target, loops=not backend_of(target).grid)
     checkpoint()
@@ -292,6 +293,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         drop_observers,  # calibration marks, which compute nothing
         partial(slice_splits, most=MOST if grid else 0),  # kernels with one result
         drop_checks,  # their findings are in the status, if it was collected
+        drop_trims,  # the engine trims
         compute_once,  # ranges and quantization of data that several products read
         partial(cached_attention, target=target),  # over a key-value cache, in one kernel
         fold_padding,  # explicit pads into the convolutions after them

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import tvm
@@ -17,6 +18,8 @@ from ..op.arguments import data_of
 from ..op.base import constant, constant_value, shape_of
 from ..op.cost import attribute
 from ..op.folding import folded, leaves
+from .size_rules import carried
+from .sizes import Axes, Sizes
 
 _CLIP = tvm.ir.Op.get("relax.clip")
 _WINDOW = ("pool_size", "strides", "dilation")
@@ -27,9 +30,14 @@ class Builder(relax.BlockBuilder):
     """Checks everything it emits against the limits of the import, whether our converters emit it or TVM's.
 
     layer: the name given to anything emitted without one
+    sizes: which values have sizes known only at run time
     """
 
     layer = ""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.sizes = Sizes(self, carried)
 
     def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
         """Bind an expression. Raises LimitError when the module, the call or its result becomes too big, or the import
@@ -40,7 +48,24 @@ class Builder(relax.BlockBuilder):
             expr = self._with_bound_operands(expr)
             check_call(expr)
             expr = _with_ordered_bounds(expr)
-        bound = super().emit(expr, name_hint)
+        axes: Axes = {}
+        if self.sizes.any_in(expr):
+            expr, axes = self._with_sizes(expr)
+        return self.sizes.set(self.emit_plain(expr, name_hint), axes)
+
+    def _with_sizes(self, expr: relax.Expr) -> tuple[relax.Expr, Axes]:
+        """What to emit for an expression that reads values with sizes known only at run time, and its own such
+        sizes."""
+        if isinstance(expr, relax.Call):
+            return self.sizes.carried(expr)
+        if isinstance(expr, relax.TupleGetItem):
+            return expr, self.sizes.of(expr.tuple_value)
+        self.sizes.refuse(list(getattr(expr, "fields", [expr])), "a tuple of such tensors")
+        return expr, {}
+
+    def emit_plain(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        """Bind an expression that has been checked, whatever sizes it reads."""
+        bound = super().emit(expr, name_hint or self.layer)
         if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
             check_elements([int(dim) for dim in bound.ty.shape if isinstance(dim, tirx.IntImm)])
         return bound
@@ -50,6 +75,10 @@ class Builder(relax.BlockBuilder):
         if isinstance(expr, relax.Call):
             expr = self._with_bound_operands(expr)
             check_call(expr)
+        return super().normalize(expr)
+
+    def normalize_plain(self, expr: relax.Expr) -> relax.Expr:
+        """An expression that has been checked, with its type."""
         return super().normalize(expr)
 
     def _with_bound_operands(self, call: relax.Call) -> relax.Call:

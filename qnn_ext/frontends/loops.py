@@ -69,6 +69,7 @@ def loop(
     with _block(assembly, [*own, *slices]) as bindings:
         *found, new_states, outputs = body(list(own), list(slices))
     going, new_states, outputs = ([as_expr(value) for value in values] for values in (found, new_states, outputs))
+    assembly.builder.sizes.refuse([*going, *new_states, *outputs], "a result of a round of a loop")
     check_states(states, new_states)
     if condition is not None:
         rounds = _counted(_Function(bindings, [*going, *new_states], own), [condition, *states], trips)
@@ -115,6 +116,7 @@ def branch(node: Conversion | Assembly, condition: relax.Expr, then: Branch, oth
     for emit_branch in (then, otherwise):
         with _block(assembly, []) as bindings:
             taken.append((bindings, [as_expr(result) for result in emit_branch()]))
+        assembly.builder.sizes.refuse(taken[-1][1], "a result of a branch chosen at run time")
     types = [[_type(result) for result in results] for _, results in taken]
     if types[0] != types[1]:
         one, other = next((pair for pair in zip(*types, strict=False) if pair[0] != pair[1]), map(len, types))
@@ -246,7 +248,8 @@ def _block(assembly: Assembly, params: Sequence[relax.Var]) -> Iterator[list[rel
     builder.begin_scope(list(params))
     builder._begin_dataflow_block()
     try:
-        yield found
+        with builder.sizes.block():
+            yield found
     finally:
         found.extend(builder._end_block().bindings)
         builder.end_scope()

@@ -31,6 +31,8 @@ from .resize import resize_bilinear
 from .simulated import simulated_dequantize, simulated_quantize
 from .softmax import log_softmax, softmax
 from .table import table
+from .trim import trim
+from .true_positions import true_positions
 from .unary import (
     abs,
     elu,
@@ -116,6 +118,8 @@ __all__ = [
     "sum",
     "table",
     "tanh",
+    "trim",
+    "true_positions",
     "unary_table",
     "value_range",
     "window_sum",

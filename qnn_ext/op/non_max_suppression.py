@@ -18,8 +18,8 @@ def _infer(
         check_rank(info, 2)
     if boxes.shape[1] != 4 or scores.shape[1] != boxes.shape[0]:
         raise ShapeError(f"shapes must be boxes (N, 4) and scores (classes, N), found {boxes.shape} and {scores.shape}")
-    if max_boxes < 1 or not 0 < iou_threshold <= 1:
-        raise ShapeError(f"max_boxes must be positive and iou_threshold in (0, 1], found {max_boxes}, {iou_threshold}")
+    if max_boxes < 1 or not 0 <= iou_threshold <= 1:
+        raise ShapeError(f"max_boxes must be positive and iou_threshold in [0, 1], found {max_boxes}, {iou_threshold}")
     return (scores.shape[0], max_boxes), "int32"
 
 
@@ -68,7 +68,7 @@ def non_max_suppression(
     """indices[c, k]: index of the k-th box of class c, −1 if there are no more; (classes, max_boxes) int32.
 
     boxes:  (N, 4) float32: ymin, xmin, ymax, xmax; scores: (classes, N) float32
-    max_boxes: how many boxes a class may have; score_threshold: lowest score; iou_threshold: largest overlap, in (0, 1]
+    max_boxes: how many boxes a class may have; score_threshold: lowest score; iou_threshold: largest overlap, in [0, 1]
 
     Greedy: of the boxes with a score of at least score_threshold, the best is taken (the first if scores are equal),
     then all boxes whose intersection with it is more than iou_threshold of their union are dropped, and so on. Areas

@@ -239,12 +239,15 @@ def _spec(value: Any, where: str) -> None:
         dtype=_one_of(*DTYPES),
         qparams=_none_or(_qparams),
         dynamic_batch=_truth,
-        optional={"batch_axis": _whole(0, _MOST_DIMENSIONS - 1)},
+        optional={"batch_axis": _whole(0, _MOST_DIMENSIONS - 1), "bounded": _many(_whole(0, _MOST_DIMENSIONS - 1), 1)},
     )(value, where)
     _tensor(value, where)
     shape, qparams, axis = value["shape"], value["qparams"], value.get("batch_axis", 0)
     if value["dynamic_batch"]:
         _require(list(shape[axis : axis + 1]) == [1], f"{where}.shape", "a batch of 1, as the batch is dynamic", shape)
+    bounded = list(value.get("bounded", []))
+    ascending = bounded == sorted(set(bounded)) and (not bounded or bounded[-1] < len(shape))
+    _require(ascending and not (bounded and value["dynamic_batch"]), f"{where}.bounded", "axes, ascending", bounded)
     if qparams is not None and qparams["axis"] is not None:
         axis, count = qparams["axis"], len(qparams["scale"])
         _require(
@@ -384,8 +387,13 @@ def _check_program(description: Mapping[str, Any], variant: Mapping[str, Any], w
     _require(fits, f"{where}.stamps", f"within {program['workspace']} bytes and a multiple of 8", program["stamps"])
     inputs = [(0, offset) for offset in program["inputs"]]
     status = [_STATUS] if description["checks"] else []  # after all other outputs
-    for kind, places, more in (("inputs", inputs, []), ("outputs", program["outputs"], status)):
-        tensors = [*description[kind], *states, *more]
+    count = sum(len(output.get("bounded", [])) for output in description["outputs"])
+    sizes = [{"shape": [count], "dtype": "int64"}] if count else []
+    for kind, places, own, more in (
+        ("inputs", inputs, [], []),
+        ("outputs", program["outputs"], sizes, status),
+    ):
+        tensors = [*description[kind], *own, *states, *more]
         _require(len(places) == len(tensors), f"{where}.{kind}", f"a list of {len(tensors)} items", places)
         for index, (tensor, (region, offset)) in enumerate(zip(tensors, places, strict=True)):
             _check_place(program, tensor, region, offset, stamps_end, f"{where}.{kind}[{index}]")

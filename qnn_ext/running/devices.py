@@ -49,7 +49,7 @@ class Device(Protocol):
 
 
 def _interface(model: Model) -> tuple[Sequence[TensorSpec], Sequence[TensorSpec], Sequence[State], Sequence[Check]]:
-    return model.inputs, model.outputs, model.states, model.checks
+    return model.inputs, model.results, model.states, model.checks
 
 
 class _Cpu:

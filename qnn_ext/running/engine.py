@@ -16,7 +16,17 @@ import numpy as np
 
 from ..errors import ArtifactError, InputError, QnnError, TargetError
 from ..files.container import Reader
-from ..module import ByPosition, State, as_inputs, check_inputs, in_model_order, quantized, run_by_sample, zeros
+from ..module import (
+    ByPosition,
+    State,
+    as_inputs,
+    check_inputs,
+    in_model_order,
+    quantized,
+    run_by_sample,
+    trimmed,
+    zeros,
+)
 from ..processes import forking
 from ..processes.cores import default_threads
 from ..targets.backend import threads_of
@@ -277,6 +287,12 @@ class Engine(ByPosition):
 
     def _launch(self, inputs: Mapping[str, Any] | Sequence[Any], stream: Any) -> list[Any]:
         values = in_model_order(inputs, self.inputs)
+        bounded = next((spec for spec in self.outputs if spec.bounded), None)
+        if bounded is not None:
+            raise InputError(
+                f"the size of output {bounded.name!r} is only known once the call is over: give NumPy arrays, and no "
+                "stream"
+            )
         with self._lock:
             return self._device.launch(self._ready(), values, stream)
 
@@ -300,7 +316,18 @@ class Engine(ByPosition):
     def _run_once(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         executor = self._ready()
         executor.set_inputs(arrays)
-        return executor.run()
+        return self._trimmed(executor.run())
+
+    def _trimmed(self, results: list[Any]) -> list[Any]:
+        """The outputs, without what is beyond sizes that are only known at run time."""
+        if len(results) == len(self.outputs):
+            return results
+        *outputs, found = results
+        sizes = iter(np.asarray(found).tolist())
+        return [
+            trimmed(array, {axis: next(sizes) for axis in spec.bounded}) if spec.bounded else array
+            for spec, array in zip(self.outputs, outputs, strict=True)
+        ]
 
     def submit(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Request:
         """A future of `run(inputs)`, computed on another thread while the caller goes on: ask for its result(), or

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..lazily import np
-from ..module import Check, FloatNote, QnnModule, State, TensorSpec
+from ..module import Check, FloatNote, QnnModule, State, TensorSpec, sizes_spec
 from ..qparams import QParams
 from ..targets import gpus, host
 from ..targets.architectures import architecture_name
@@ -37,6 +37,11 @@ class Model:
     notes: tuple[FloatNote, ...]
     checks: tuple[Check, ...]
     versions: Mapping[str, str]
+
+    @property
+    def results(self) -> tuple[TensorSpec, ...]:
+        """What the code returns before the states: the outputs, and their sizes if some are only known at run time."""
+        return (*self.outputs, *sizes_spec(self.outputs))
 
     @classmethod
     def of(cls, module: QnnModule, checks: Sequence[Check], versions: Mapping[str, str]) -> Model:
@@ -207,6 +212,7 @@ def _spec_to_json(spec: TensorSpec) -> dict[str, Any]:
         "qparams": packed,
         "dynamic_batch": spec.dynamic_batch,
         **({"batch_axis": spec.batch_axis} if spec.batch_axis else {}),
+        **({"bounded": list(spec.bounded)} if spec.bounded else {}),
     }
 
 
@@ -216,7 +222,9 @@ def _spec_from_json(data: Mapping[str, Any]) -> TensorSpec:
         np.asarray(packed["scale"], packed["scale_dtype"]), packed["zero_point"], packed["dtype"], packed["axis"]
     )
     batch = data["dynamic_batch"], data.get("batch_axis", 0)
-    return TensorSpec(data["name"], tuple(data["shape"]), data["dtype"], qparams, *batch)
+    return TensorSpec(
+        data["name"], tuple(data["shape"]), data["dtype"], qparams, *batch, tuple(data.get("bounded", ()))
+    )
 
 
 def begins_with_zeros(state: State) -> bool:

@@ -24,6 +24,7 @@ for _name in (
     "generic.normalize",
     "generic.resize",
     "generic.simulated",
+    "generic.true_positions",
     "generic.conv2d",
     "generic.dense",
     "generic.batch_matmul",

@@ -22,6 +22,7 @@ from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
+from ..data_dependent import trimmed
 from ..feedback import with_states
 from ..unread import needed
 from . import converters  # noqa: F401  (fills the registry)
@@ -32,6 +33,7 @@ from .folding import evaluate, narrow_constant, unpacked
 from .node import Node
 from .reader import Model, Operator, Subgraph, check_inputs, check_kinds, read_model, read_subgraph
 from .registry import find_converter
+from .run_time_sizes import convert_with_sizes
 from .sequences import TensorSequence, converter_of, only_tensors
 from .shapes import InputShapes, fixing_hint
 
@@ -141,11 +143,15 @@ class Importer:
             specs.append(TensorSpec(name, self._shapes[value.name], dtype))
             self.assembly.define(value.name, self.assembly.input(name, self._shapes[value.name], dtype))
         outputs: list[relax.Expr] = []
+        bounded: list[tuple[int, ...]] = []
 
         def walk() -> list[relax.Expr]:
             for operator in _needed(self.model.operators, [value.name for value in self.model.outputs]):
                 self._convert(operator)
-            outputs.extend(self._output(value.name, value.dtype) for value in self.model.outputs)
+            for value in self.model.outputs:
+                result, axes = trimmed(self.assembly.builder.sizes, self._output(value.name, value.dtype))
+                outputs.append(result)
+                bounded.append(axes)
             return outputs
 
         ir = self.assembly.module(walk)
@@ -154,8 +160,8 @@ class Importer:
             ir=ir,
             inputs=tuple(specs),
             outputs=tuple(
-                TensorSpec(name, shape_of(expr), str(expr.ty.dtype))
-                for name, expr in zip(output_names, outputs, strict=True)
+                TensorSpec(name, shape_of(expr), str(expr.ty.dtype), bounded=axes)
+                for name, expr, axes in zip(output_names, outputs, bounded, strict=True)
             ),
             notes=tuple(self.assembly.notes),
             source=self.source,
@@ -186,8 +192,10 @@ class Importer:
             if self._fold_node(operator):
                 return
             node = Node(self.assembly, operator)
-            entry = find_converter(operator.domain, operator.op_type, node.opset)
-            result = entry.convert(node) if entry is not None else convert_with_tvm(node)
+            result = convert_with_sizes(node)
+            if result is None:
+                entry = find_converter(operator.domain, operator.op_type, node.opset)
+                result = entry.convert(node) if entry is not None else convert_with_tvm(node)
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             wanted = max((i + 1 for i, name in enumerate(operator.outputs) if name), default=0)
             if len(results) < wanted:

@@ -28,7 +28,8 @@ def _non_max_suppression(
     score_threshold: float,
     iou_threshold: float,
 ) -> te.Tensor:
-    """Classes run in parallel. Each takes the best remaining box `max_boxes` times: no sorting, results by score."""
+    """Classes run in parallel. Each keeps a list of the boxes that are left and takes the best of them `max_boxes`
+    times: no sorting, and no work once none is left."""
     tensors = [
         operand.tensor if operand.tensor is not None else constants.add(operand.value) for operand in (boxes, scores)
     ]
@@ -45,22 +46,26 @@ def _non_max_suppression(
 def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, limits: list[Expr]) -> None:
     """out[row, :] for one class."""
     count, slots = int(boxes.shape[0]), int(out.shape[1])
-    left = T.buffer_proxy(T.decl_buffer([count], "int8", scope="global"))
-    best = T.buffer_proxy(T.decl_buffer([1], "int32", scope="local"))
-    with T.serial(0, count) as i:
-        left[i] = tirx.Cast("int8", scores[row, i] >= limits[0])
+    left = T.buffer_proxy(T.decl_buffer([count], "int32", scope="global"))  # in ascending order
+    length, kept, best = (T.buffer_proxy(T.decl_buffer([1], "int32", scope="local")) for _ in range(3))
+    length[0] = tirx.const(0, "int32")
+    with T.serial(0, count) as i, T.If(scores[row, i] >= limits[0]), T.Then():
+        left[length[0]] = i
+        length[0] = length[0] + 1
     with T.serial(0, slots) as slot:
-        best[0] = tirx.const(-1, "int32")
-        with T.serial(0, count) as i:
-            known = tirx.max(best[0], tirx.const(0, "int32"))
-            better = tirx.any(best[0] < 0, scores[row, i] > scores[row, known])
-            with T.If(tirx.all(left[i] != tirx.const(0, "int8"), better)), T.Then():
-                best[0] = i
-        out[row, slot] = best[0]
-        with T.If(best[0] >= 0), T.Then():
-            left[best[0]] = tirx.const(0, "int8")
-            with T.serial(0, count) as i, T.If(_overlap(boxes, best[0], i) > limits[1]), T.Then():
-                left[i] = tirx.const(0, "int8")
+        out[row, slot] = tirx.const(-1, "int32")
+        with T.If(length[0] > 0), T.Then():
+            best[0] = left[0]
+            with T.serial(0, length[0]) as i, T.If(scores[row, left[i]] > scores[row, best[0]]), T.Then():
+                best[0] = left[i]
+            out[row, slot] = best[0]
+            kept[0] = tirx.const(0, "int32")
+            with T.serial(0, length[0]) as i:
+                stays = tirx.Not(_overlap(boxes, best[0], left[i]) > limits[1])
+                with T.If(tirx.all(left[i] != best[0], stays)), T.Then():
+                    left[kept[0]] = left[i]
+                    kept[0] = kept[0] + 1
+            length[0] = kept[0]
 
 
 def _overlap(boxes: Any, one: Expr, two: Expr) -> Expr:

@@ -1,0 +1,319 @@
+"""What frontends build of tensors whose sizes depend on data: positions of true elements, parts along such an axis, and
+shapes with such sizes. How other operators carry the sizes on is in `sizes.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from tvm import relax
+
+from .. import op as qnn
+from ..errors import ModelFormatError
+from ..limits import check_elements
+from ..op.base import constant, shape_of
+from .building import padded as pad
+from .size_rules import extreme, reshaped
+from .sizes import Axes, Size, Sizes, refusal
+
+Dims: TypeAlias = "Sequence[int | Size]"
+
+WHOLE = 1 << 62
+"""Bounds of slices from here on mean the end."""
+
+
+# ---- positions ---------------------------------------------------------------------------------------------------
+
+
+def true_positions(sizes: Sizes, mask: relax.Expr, origin: str) -> tuple[relax.Expr, Size]:
+    """Where a bool tensor is true in row-major order: (N,) int32, and how many there are. The same mask gives the same
+    size."""
+
+    def make() -> tuple[relax.Expr, Size]:
+        shape = shape_of(mask)
+        valid = sizes.filled(mask, False)
+        flat = sizes.emit(relax.op.reshape(valid, (prod(shape),))) if len(shape) != 1 else valid
+        count = sizes.emit(relax.op.sum(sizes.emit(relax.op.astype(flat, "int64"))))
+        size = sizes.size(count, prod(shape), origin)
+        return sizes.emit(qnn.true_positions(flat), {0: size}), size
+
+    return sizes.once(("true_positions", mask), make)
+
+
+def coordinates(sizes: Sizes, mask: relax.Expr, origin: str) -> tuple[list[relax.Expr], Size]:
+    """The index of each true element along each axis, int64 (N,)."""
+
+    def make() -> tuple[list[relax.Expr], Size]:
+        shape = shape_of(mask)
+        positions, size = true_positions(sizes, mask, origin)
+        wide = sizes.emit(relax.op.astype(positions, "int64"), {0: size})
+        found = []
+        for axis, length in enumerate(shape):
+            index, behind = wide, prod(shape[axis + 1 :])
+            if behind != 1:
+                index = sizes.emit(relax.op.floor_divide(index, constant(np.int64(max(behind, 1)))), {0: size})
+            if axis:
+                index = sizes.emit(relax.op.floor_mod(index, constant(np.int64(max(length, 1)))), {0: size})
+            found.append(index)
+        return found, size
+
+    return sizes.once(("coordinates", mask), make)
+
+
+def nonzero_mask(sizes: Sizes, data: relax.Expr) -> relax.Expr:
+    """Which elements are not 0, as a bool tensor."""
+    dtype = str(data.ty.dtype)
+    if dtype == "bool":
+        return data
+    zero = constant(np.zeros((), dtype))
+    return sizes.once(("nonzero", data), lambda: sizes.emit(relax.op.not_equal(data, zero), sizes.of(data)))
+
+
+def rows(sizes: Sizes, data: relax.Expr, positions: relax.Expr, axis: int) -> relax.Expr:
+    """data[…, positions, …] along an axis, which may have a size known only at run time; the positions count from its
+    start."""
+    rank = len(shape_of(positions))
+    axes = {one + (rank - 1 if one > axis else 0): size for one, size in sizes.of(data).items() if one != axis}
+    axes |= {axis + one: size for one, size in sizes.of(positions).items()}
+    return sizes.emit(relax.op.take(data, positions, axis, mode="clip"), axes)
+
+
+def masked(sizes: Sizes, data: relax.Expr, mask: relax.Expr, axis: int, origin: str) -> relax.Expr:
+    """The parts of the data for which a mask of its axes from `axis` on is true, along one axis in their place."""
+    shape, covered = shape_of(data), len(shape_of(mask))
+    behind = axis + covered
+    if any(axis <= one < behind and not _has(sizes.of(mask), one - axis, size) for one, size in sizes.of(data).items()):
+        raise refusal(next(iter(sizes.of(data).values())), "a mask whose size may be another one")
+    positions, _ = true_positions(sizes, mask, origin)
+    if covered != 1:
+        axes = {one - (covered - 1 if one >= behind else 0): size for one, size in sizes.of(data).items()}
+        flat = (*shape[:axis], prod(shape[axis:behind]), *shape[behind:])
+        data = sizes.emit(relax.op.reshape(data, flat), {one: size for one, size in axes.items() if one != axis})
+    return rows(sizes, data, positions, axis)
+
+
+def _has(axes: Axes, axis: int, size: Size) -> bool:
+    return axis in axes and axes[axis].same(size)
+
+
+def counted_from_end(sizes: Sizes, indices: relax.Expr, size: Size, label: str) -> relax.Expr:
+    """Indices into an axis of this size; negative ones count from its end. Raises nothing for indices beyond it."""
+    dtype, own = str(indices.ty.dtype), sizes.of(indices)
+    checked = indices
+    if isinstance(indices, relax.Var):
+        checked = sizes.builder.emit(qnn.check_bounds(indices, -size.most, size.most - 1, label))
+    length = sizes.emit(relax.op.astype(size.value, dtype)) if dtype != "int64" else size.value
+    negative = sizes.emit(relax.op.less(checked, constant(np.zeros((), dtype))), own)
+    return sizes.emit(relax.op.where(negative, sizes.emit(relax.op.add(checked, length), own), checked), own)
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------
+
+
+def sliced(sizes: Sizes, data: relax.Expr, axis: int, start: Any, end: Any, step: int = 1) -> relax.Expr:
+    """data[start:end:step] along an axis, as in Python; start and end are integers or sizes, and so is the length."""
+    length = shape_of(data)[axis]
+    size: Any = sizes.of(data).get(axis, length)
+    length_most = size if isinstance(size, int) else size.most
+    # what starts beyond the end has no elements, whatever its start
+    first = min(start, length_most) if isinstance(start, int) and start >= 0 else _bound(sizes, start, size)
+    last = _bound(sizes, end, size)
+    if step < 1:
+        raise refusal(_any_size(size, first, last), f"a slice with step {step}")
+    lowest = first if isinstance(first, int) else 0
+    most = max((last if isinstance(last, int) else last.most) - lowest, 0)
+    if isinstance(start, int) and start < 0:
+        most = min(most, -start)
+    count = _difference(sizes, last, first, most)
+    if step > 1:
+        count = _rounded_up(sizes, count, step)
+    most = -(-most // step)
+    axes = {one: found for one, found in sizes.of(data).items() if one != axis}
+    if isinstance(count, Size):
+        axes[axis] = count
+    if isinstance(first, int):
+        return sizes.emit(relax.op.strided_slice(data, [axis], [lowest], [lowest + most * step], [step]), axes)
+    steps = constant(np.arange(most, dtype=np.int64) * step)
+    return sizes.emit(relax.op.take(data, sizes.emit(relax.op.add(steps, first.value)), axis, mode="clip"), axes)
+
+
+def _any_size(*values: Any) -> Size:
+    return next(value for value in values if isinstance(value, Size))
+
+
+def _bound(sizes: Sizes, bound: Any, size: Any) -> Any:
+    """A bound of a slice as a position from 0 to the size."""
+    if isinstance(bound, int) and bound >= WHOLE:
+        return size
+    if isinstance(bound, int) and bound < 0:
+        if isinstance(size, int):
+            return max(size + bound, 0)
+        if size.most + bound <= 0:
+            return 0
+        bound = sizes.greatest(sizes.plus(size, bound), 0)
+    if bound == 0:
+        return 0
+    return sizes.least(bound, size)
+
+
+def _difference(sizes: Sizes, last: Any, first: Any, most: int) -> Any:
+    """max(last − first, 0)."""
+    if isinstance(last, int) and isinstance(first, int):
+        return max(last - first, 0)
+    if first == 0:
+        return last
+
+    def make() -> Size:
+        values = [constant(np.int64(one)) if isinstance(one, int) else one.value for one in (last, first)]
+        value = sizes.emit(relax.op.subtract(*values))
+        value = sizes.emit(relax.op.maximum(value, constant(np.int64(0))))
+        return sizes.size(value, most, _any_size(last, first).origin)
+
+    return sizes.once(("difference", *(getattr(one, "value", one) for one in (last, first))), make)
+
+
+def _rounded_up(sizes: Sizes, count: Any, step: int) -> Any:
+    if isinstance(count, int):
+        return -(-count // step)
+    raised = sizes.emit(relax.op.add(count.value, constant(np.int64(step - 1))))
+    value = sizes.emit(relax.op.floor_divide(raised, constant(np.int64(step))))
+    return sizes.size(value, -(-count.most // step), count.origin)
+
+
+def padded(
+    sizes: Sizes, data: relax.Expr, axes: Sequence[int], widths: Sequence[Any], value: Any, label: str
+) -> relax.Expr:
+    """The data with a value before and after it along some axes; `widths` are as in ONNX. An axis whose size is known
+    only at run time can be padded at its end, up to a size that is known."""
+    whole, before = sizes.of(data), list(widths[: len(axes)])
+    for axis, low, high in zip(axes, before, widths[len(axes) :], strict=True):
+        size, shape = whole.get(axis), list(shape_of(data))
+        if isinstance(low, Size) or (size is None and isinstance(high, Size)):
+            raise refusal(_any_size(low, high), "padding of this width")
+        if (low, high) == (0, 0):
+            continue
+        if size is not None:
+            rest = high.rest if isinstance(high, Size) else None
+            if low or rest is None or not rest[1].same(size):
+                raise refusal(size, "padding it, other than up to a known size,")
+            data = sizes.filled(data, value, {axis: size})
+            high = rest[0] - shape[axis]
+        others = {one: found for one, found in sizes.of(data).items() if one != axis}
+        check_elements([*shape[:axis], max(shape[axis] + low + high, 0), *shape[axis + 1 :]], label)
+        if low < 0 or high < 0:
+            begin, end = max(-low, 0), shape[axis] - max(-high, 0)
+            data = sizes.emit(relax.op.strided_slice(data, [axis], [begin], [end]), others)
+        pads = [0] * (2 * len(shape))
+        pads[2 * axis : 2 * axis + 2] = max(low, 0), max(high, 0)
+        if any(pads):
+            number = np.asarray(value).item()
+            data = sizes.emit(pad(partial(sizes.emit, axes=others), data, pads, number), others)
+    return data
+
+
+def top_k(
+    sizes: Sizes, data: relax.Expr, k: int | Size, axis: int, largest: bool, dtype: str, label: str
+) -> tuple[relax.Expr, relax.Expr]:
+    """Values and positions of the k largest or smallest elements. Where fewer count than an integer k, the engine
+    raises InputError."""
+    length, axes = shape_of(data)[axis], sizes.of(data)
+    most = k if isinstance(k, int) else min(k.most, length)
+    if not 0 <= most <= length:
+        raise ModelFormatError(f"{label}: k must be from 0 to {length}, found {most}")
+    own = axes.get(axis)
+    if own is not None:
+        if isinstance(k, int):
+            enough = qnn.check_bounds(sizes.emit(relax.op.reshape(own.value, (1,))), k, own.most, f"{label}: k")
+            value = sizes.emit(relax.op.reshape(sizes.emit(enough), ()))
+            own = Size(value, own.most, own.origin, value)
+        data = sizes.filled(data, extreme(str(data.ty.dtype), not largest), {axis: own})
+    found = {one: size for one, size in axes.items() if one != axis}
+    if isinstance(k, Size):
+        found[axis] = k
+    both = sizes.emit(relax.op.topk(data, most, axis, ret_type="both", largest=largest, dtype=dtype))
+    values, positions = (sizes.emit(relax.TupleGetItem(both, index), found) for index in range(2))
+    return values, positions
+
+
+# ---- shapes ------------------------------------------------------------------------------------------------------
+
+
+def dims_of(sizes: Sizes, value: relax.Expr) -> list[int | Size]:
+    """A shape."""
+    axes = sizes.of(value)
+    return [axes.get(axis, length) for axis, length in enumerate(shape_of(value))]
+
+
+def largest(dims: Dims) -> list[int]:
+    """The largest shape."""
+    return [dim if isinstance(dim, int) else dim.most for dim in dims]
+
+
+def _axes_of(dims: Dims) -> Axes:
+    return {axis: dim for axis, dim in enumerate(dims) if isinstance(dim, Size)}
+
+
+def reshape(sizes: Sizes, data: relax.Expr, dims: Dims, label: str) -> relax.Expr:
+    """A reshape; one dimension may be −1."""
+    before, after = shape_of(data), largest(dims)
+    inferred = after.index(-1) if -1 in after else None
+    if inferred is not None:
+        known = -prod(after)
+        after[inferred] = prod(before) // known if known > 0 else 0
+    if prod(after) != prod(before) or min(after, default=0) < 0:
+        raise ModelFormatError(f"{label}: cannot reshape {before} to {after}")
+    wanted, axes = _axes_of(dims), {}
+    for axis, size in sizes.of(data).items():
+        hint = next((place for place, one in wanted.items() if one.same(size)), inferred)
+        place, found = reshaped(sizes, axis, size, before, after, hint)
+        axes[place] = found
+    for place, size in wanted.items():
+        if place not in axes or not axes[place].same(size):
+            raise refusal(size, f"a reshape from {before} to a shape with it in place {place}")
+    return sizes.emit(relax.op.reshape(data, after), axes)
+
+
+def broadcast(sizes: Sizes, data: relax.Expr, dims: Dims, label: str) -> relax.Expr:
+    """The data and a tensor of these dimensions broadcast together."""
+    own = dims_of(sizes, data)
+    rank = max(len(own), len(dims))
+    pairs = zip([1] * (rank - len(own)) + own, [1] * (rank - len(dims)) + list(dims), strict=True)
+    result = [_broadcast_dim(one, two, label) for one, two in pairs]
+    shape = check_elements(largest(result), label)
+    return sizes.emit(relax.op.broadcast_to(data, shape), _axes_of(result))
+
+
+def _broadcast_dim(one: Any, two: Any, label: str) -> Any:
+    if one == 1 or two == 1:
+        return two if isinstance(one, int) and one == 1 else one
+    if isinstance(one, Size) and isinstance(two, Size) and one.same(two):
+        return one
+    for size in (one, two):
+        if isinstance(size, Size):
+            raise refusal(size, "broadcasting it to a size that may be another one")
+    if one != two:
+        raise ModelFormatError(f"{label}: dimensions {one} and {two} do not broadcast")
+    return one
+
+
+def full(sizes: Sizes, dims: Dims, value: np.ndarray, label: str) -> relax.Expr:
+    """A tensor of equal elements."""
+    shape = check_elements(largest(dims), label)
+    return sizes.emit(relax.op.broadcast_to(constant(np.asarray(value).reshape(())), shape), _axes_of(dims))
+
+
+def counting(sizes: Sizes, start: int, count: Size, step: int, dtype: str) -> relax.Expr:
+    """start, start + step, … in a tensor of this size."""
+    values = start + step * np.arange(count.most, dtype=np.int64)
+    return sizes.emit(constant(values.astype(dtype)), {0: count})
+
+
+def trimmed(sizes: Sizes, value: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:
+    """An output of the model, and its axes whose sizes are known only at run time."""
+    axes = sizes.of(value)
+    for axis, size in sorted(axes.items()):
+        value = sizes.emit(qnn.trim(value, size.value, axis))
+    return value, tuple(sorted(axes))

@@ -1,0 +1,288 @@
+"""Operators of an ONNX model that read tensors whose sizes are known only at run time, or shapes with such sizes.
+
+Where a converter takes numbers from shapes, it has a counterpart here; those in `_CARRYING` take none, and what they
+emit carries the sizes on (`sizes.py`). All other operators are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ...op.base import constant, normalize_axis, shape_of
+from .. import data_dependent as build
+from ..sizes import Size, Sizes, refusal
+from .indices import index_input
+from .node import Node
+
+Convert = Callable[[Node, Sizes], Any]
+
+_CARRYING_NAMES = """
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BitwiseAnd BitwiseNot BitwiseOr
+    BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat Conv Cos Cosh CumSum DequantizeLinear Div Dropout Elu
+    Equal Erf Exp Floor GatherElements GatherND Gelu Gemm Greater GreaterOrEqual HardSigmoid HardSwish Identity
+    IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mod Mul
+    Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum
+    ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Round Selu Sigmoid
+    Sign Sin Sinh Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh Transpose Unique Unsqueeze Where
+    Xor
+"""
+_CARRYING = frozenset(_CARRYING_NAMES.split())
+
+_CONVERTERS: dict[str, Convert] = {}
+_ARITHMETIC: dict[str, Callable[[Sizes, Any, Any], Any]] = {}
+
+
+def convert_with_sizes(node: Node) -> Any:
+    """The result of an operator that reads a tensor with such a size, or a shape with one; None where it does not, or
+    where its own converter does it right. Raises UnsupportedOperatorError."""
+    sizes = node.assembly.builder.sizes
+    values = [value for value in node.inputs if isinstance(value, relax.Var)]
+    shaped = any(sizes.elements(value) is not None for value in values)
+    if not shaped and not any(sizes.of(value) for value in values):
+        return None
+    if not node.domain and shaped:
+        found = _computed(node, sizes)
+        if found is not None:
+            return found
+    if not node.domain and node.op_type in _CONVERTERS:
+        return _CONVERTERS[node.op_type](node, sizes)
+    if node.domain or node.op_type not in _CARRYING:
+        sizes.refuse(values, node.op_type)
+    return None
+
+
+def _converter(name: str) -> Callable[[Convert], Convert]:
+    def register(function: Convert) -> Convert:
+        _CONVERTERS[name] = function
+        return function
+
+    return register
+
+
+def _dims(node: Node, sizes: Sizes, index: int) -> list[Any]:
+    """An input that is a shape, or a part of one: integers and sizes."""
+    found = sizes.elements(node.input(index))
+    return node.integers(index) if found is None else found.reshape(-1).tolist()
+
+
+def _objects(values: Any) -> np.ndarray:
+    """An array of integers and sizes."""
+    result = np.empty(np.shape(values) if isinstance(values, list) else (), object)
+    result[...] = values
+    return result
+
+
+# ---- arithmetic on shapes ----------------------------------------------------------------------------------------
+
+
+_ARITHMETIC |= {
+    "Add": Sizes.plus,
+    "Sub": Sizes.minus,
+    "Mul": Sizes.times,
+    "Min": Sizes.least,
+    "Max": Sizes.greatest,
+}
+
+
+def _computed(node: Node, sizes: Sizes) -> relax.Expr | None:
+    """A shape computed from shapes, element by element; None where the result may be something else."""
+    inputs = [sizes.elements(value) if value is not None else None for value in node.inputs]
+    if any(value is not None and found is None for value, found in zip(node.inputs, inputs, strict=True)):
+        return None
+    try:
+        found = _elements(node, sizes, inputs)
+    except (IndexError, ValueError, TypeError):  # for the operator's own converter to report
+        return None
+    if found is None:
+        return None
+    dtype = node.target_dtype("to") if node.op_type == "Cast" else "bool" if node.op_type == "Equal" else node.dtype(0)
+    return sizes.tensor(found, dtype)
+
+
+def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
+    name, data = node.op_type, inputs[0]
+    if name in _ARITHMETIC:
+        step = np.frompyfunc(lambda one, two: _ARITHMETIC[name](sizes, one, two), 2, 1)
+        return _objects_of(reduce(step, inputs))
+    if name == "Div" and not any(isinstance(divisor, Size) or divisor < 1 for divisor in inputs[1].reshape(-1)):
+        return _objects_of(np.frompyfunc(lambda one, two: _quotient(sizes, one, two), 2, 1)(data, inputs[1]))
+    if name == "Cast" and node.target_dtype("to") in ("int32", "int64"):
+        return data
+    if name == "Identity":
+        return data
+    if name == "Gather" and not node.attribute("axis", 0) and node.is_constant(1):
+        return _objects_of(data[node.constant(1)])
+    if name == "Concat":
+        return np.concatenate(inputs, 0)
+    if name == "Slice" and data.ndim == 1 and all(node.is_constant(index) for index in range(1, len(node.inputs))):
+        steps = node.integers(4) if node.has_input(4) else [1]
+        return data[slice(node.integers(1)[0], node.integers(2)[0], steps[0])]
+    if name in ("Squeeze", "Unsqueeze", "Reshape") and data.size == 1:
+        rank = {"Squeeze": 0, "Unsqueeze": data.ndim + 1, "Reshape": node.shape(1)[0] if len(inputs) > 1 else 1}[name]
+        return data.reshape((1,) * rank)
+    if name == "ReduceProd" and data.ndim == 1:
+        product = _objects_of(reduce(sizes.times, data.tolist(), 1))
+        return product.reshape((1,) * int(node.attribute("keepdims", 1)))
+    if name == "Equal" and all(isinstance(one, Size) or one < 0 for one in inputs[1].reshape(-1)):
+        return _objects_of(np.equal(data, inputs[1]))  # no size is negative
+    if name == "Where" and not any(isinstance(one, Size) for one in data.reshape(-1)):
+        return _objects_of(np.where(data.astype(bool), *inputs[1:]))
+    return None
+
+
+def _objects_of(value: Any) -> np.ndarray:
+    return value if isinstance(value, np.ndarray) and value.dtype == object else _objects(value)
+
+
+def _quotient(sizes: Sizes, one: Any, divisor: int) -> Any:
+    if isinstance(one, int):
+        return one // divisor if one >= 0 else -(-one // divisor)
+    if one.factor % divisor == 0:
+        return sizes.divided(one, divisor, "this division")
+    return sizes.quotient(one, divisor)
+
+
+@_converter("Shape")
+def _shape(node: Node, sizes: Sizes) -> relax.Expr:
+    dims = build.dims_of(sizes, node.input(0))[node.attribute("start", 0) : node.attribute("end", None)]
+    return sizes.tensor(_objects(dims))
+
+
+@_converter("Size")
+def _size(node: Node, sizes: Sizes) -> relax.Expr:
+    return sizes.tensor(_objects(reduce(sizes.times, build.dims_of(sizes, node.input(0)), 1)))
+
+
+# ---- tensors of such shapes --------------------------------------------------------------------------------------
+
+
+@_converter("Reshape")
+def _reshape(node: Node, sizes: Sizes) -> relax.Expr:
+    dims = _dims(node, sizes, 1) if node.opset >= 5 else list(node.attribute("shape", []))
+    own = build.dims_of(sizes, node.input(0))
+    copies = not node.attribute("allowzero", 0)
+    dims = [own[axis] if copies and dim == 0 and axis < len(own) else dim for axis, dim in enumerate(dims)]
+    return build.reshape(sizes, node.input(0), dims, node.label)
+
+
+@_converter("Flatten")
+def _flatten(node: Node, sizes: Sizes) -> relax.Expr:
+    own, axis = build.dims_of(sizes, node.input(0)), node.attribute("axis", 1)
+    axis = normalize_axis(axis, len(own)) if axis < len(own) else axis
+    dims = [reduce(sizes.times, part, 1) for part in (own[:axis], own[axis:])]
+    return build.reshape(sizes, node.input(0), dims, node.label)
+
+
+@_converter("Expand")
+def _expand(node: Node, sizes: Sizes) -> relax.Expr:
+    dims = [1 if dim == -1 else dim for dim in _dims(node, sizes, 1)]
+    return build.broadcast(sizes, node.input(0), dims, node.label)
+
+
+@_converter("ConstantOfShape")
+def _constant_of_shape(node: Node, sizes: Sizes) -> relax.Expr:
+    value = np.asarray(node.attribute("value", np.zeros(1, np.float32)))
+    return build.full(sizes, _dims(node, sizes, 0), value, node.label)
+
+
+@_converter("Tile")
+def _tile(node: Node, sizes: Sizes) -> relax.Expr:
+    repeats = _dims(node, sizes, 1)
+    own = build.dims_of(sizes, node.input(0))
+    if len(repeats) != len(own):
+        raise node.malformed(f"{len(repeats)} repeats do not match {len(own)} dimensions")
+    data = node.input(0)
+    fixed = [count if isinstance(count, int) else 1 for count in repeats]
+    if any(count != 1 for count in fixed):
+        data = node.emit(relax.op.tile(data, fixed))
+    growing = [(axis, count) for axis, count in enumerate(repeats) if isinstance(count, Size)]
+    for axis, count in growing:
+        if own[axis] != 1:
+            raise refusal(count, f"repeating a dimension of {shape_of(data)[axis]} so many times")
+    dims = build.dims_of(sizes, data)
+    for axis, count in growing:
+        dims[axis] = count
+    return build.broadcast(sizes, data, dims, node.label) if growing else data
+
+
+@_converter("Range")
+def _range(node: Node, sizes: Sizes) -> relax.Expr:
+    (start,), (limit,), (step,) = (_dims(node, sizes, index) for index in range(3))
+    if not isinstance(limit, Size) or not isinstance(start, int) or not isinstance(step, int) or step < 1 or start < 0:
+        raise node.unsupported("a range other than from an integer up to a size known only at run time")
+    count = limit if start == 0 else sizes.greatest(sizes.plus(limit, -start), 0)
+    if step > 1:
+        count = sizes.quotient(sizes.plus(count, step - 1), step)
+    if isinstance(count, int):
+        return constant(np.arange(start, start + count * step, step).astype(node.dtype(0)))
+    return build.counting(sizes, start, count, step, node.dtype(0))
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------
+
+
+@_converter("Slice")
+def _slice(node: Node, sizes: Sizes) -> relax.Expr:
+    if node.opset < 10:
+        starts, ends = (list(node.attribute(name, [])) for name in ("starts", "ends"))
+        axes, steps = node.attribute("axes"), None
+    else:
+        starts, ends = _dims(node, sizes, 1), _dims(node, sizes, 2)
+        axes, steps = (node.integers(index) if node.has_input(index) else None for index in (3, 4))
+    data, ndim = node.input(0), len(node.shape(0))
+    chosen = list(range(len(starts))) if axes is None else [normalize_axis(axis, ndim) for axis in axes]
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(chosen) == len(steps) or len(set(chosen)) != len(chosen) or 0 in steps:
+        raise node.malformed(f"{len(starts)} starts, {len(ends)} ends, axes {axes} and steps {steps} do not match")
+    for axis, start, end, step in zip(chosen, starts, ends, steps, strict=True):
+        if (start, step) == (0, 1) and isinstance(end, int) and end >= build.WHOLE:
+            continue
+        if step < 0 and not sizes.of(data).get(axis) and isinstance(start, int) and isinstance(end, int):
+            first, last, _ = slice(start, end, step).indices(shape_of(data)[axis])
+            last = last if last >= 0 else -shape_of(data)[axis] - 1
+            data = node.emit(relax.op.strided_slice(data, [axis], [first], [last], [step]))
+        else:
+            data = build.sliced(sizes, data, axis, start, end, step)
+    return data
+
+
+@_converter("Pad")
+def _pad(node: Node, sizes: Sizes) -> relax.Expr | None:
+    """Padding up to a size that is known, as of detections."""
+    if node.opset < 11 or sizes.elements(node.input(1)) is None or node.attribute("mode", "constant") != "constant":
+        return None
+    ndim, widths = len(node.shape(0)), _dims(node, sizes, 1)
+    axes = [normalize_axis(axis, ndim) for axis in node.integers(3)] if node.has_input(3) else list(range(ndim))
+    if len(widths) != 2 * len(axes):
+        raise node.malformed(f"{len(widths)} pads for {len(axes)} axes")
+    value = node.constant(2).reshape(-1) if node.has_input(2) else np.zeros(1, node.dtype(0))
+    return build.padded(sizes, node.input(0), axes, widths, value[0], node.label)
+
+
+@_converter("Gather")
+def _gather(node: Node, sizes: Sizes) -> relax.Expr | None:
+    """Rows of a table with such a size, by indices that may count from its end."""
+    axis = normalize_axis(node.attribute("axis", 0), len(node.shape(0)))
+    size = sizes.of(node.input(0)).get(axis)
+    if size is None:
+        return None
+    index_input(node, 1, size.most, negative=True)
+    indices = build.counted_from_end(sizes, node.input(1), size, node.label)
+    return build.rows(sizes, node.input(0), indices, axis)
+
+
+@_converter("TopK")
+def _top_k(node: Node, sizes: Sizes) -> list[relax.Expr]:
+    if not node.attribute("sorted", 1):
+        raise node.unsupported("unsorted results")
+    if node.opset < 10:
+        k: Any = int(node.attribute("k", 1))
+    else:
+        (k,) = _dims(node, sizes, 1)
+    axis = normalize_axis(node.attribute("axis", -1), len(node.shape(0)))
+    return list(build.top_k(sizes, node.input(0), k, axis, bool(node.attribute("largest", 1)), "int64", node.label))

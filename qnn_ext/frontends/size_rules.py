@@ -1,0 +1,475 @@
+"""How operators carry on sizes that are known only at run time: a rule for each, which may change the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .. import op as qnn
+from ..op.arguments import data_of
+from ..op.base import call_attributes, constant, shape_of
+from ..op.cost import attribute
+from ..op.relax_table import traits_of
+from ..op.traits import Kind
+from ..passes.rewrite import op_name
+from .sizes import Axes, Size, Sizes, leaves, refusal
+
+Rule = Callable[[Sizes, relax.Call], "tuple[relax.Expr, Axes]"]
+_RULES: dict[str, Rule] = {}
+
+
+def carried(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """What to emit for a call that reads values with such sizes, and the sizes of its result, or of all fields of a
+    tuple. Raises UnsupportedOperatorError if the call cannot be computed."""
+    rule = _RULES.get(op_name(call))
+    if rule is None and traits_of(call).kind is Kind.POINTWISE:
+        rule = _pointwise
+    if rule is None:
+        raise sizes.refused(call)
+    return rule(sizes, call)
+
+
+def _rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(function: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def _is_tensor(expr: Any) -> bool:
+    return isinstance(getattr(expr, "ty", None), relax.TensorType)
+
+
+def _along(axes: Axes, axis: int) -> Axes:
+    return {axis: axes[axis]} if axis in axes else {}
+
+
+def _only_data(sizes: Sizes, call: relax.Call) -> relax.Expr:
+    """The first argument, which must be the only one with such a size."""
+    data, *others = call.args
+    if any(sizes.of(leaf) for other in others for leaf in leaves(other)):
+        raise sizes.refused(call)
+    return data
+
+
+# ---- every element for itself ------------------------------------------------------------------------------------
+
+
+def _pointwise(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Data tensors broadcast; parameters must not run along an axis with such a size."""
+    traits = traits_of(call)
+    data = [traits.argument(call, one.name) for one in traits.data]
+    shape = sizes.result_shape(call)
+    axes = _broadcast_axes(sizes, call, data, shape)
+    others = [arg for arg in call.args if _is_tensor(arg) and not any(arg.same_as(one) for one in data)]
+    if any(prod(shape_of(arg)) != 1 and attribute(call, "axis") is None for arg in others):
+        raise sizes.refused(call)
+    if any(prod(shape_of(arg)) != 1 and int(attribute(call, "axis")) % len(shape) in axes for arg in others):
+        raise sizes.refused(call)
+    if any(sizes.of(arg) for arg in others):
+        raise sizes.refused(call)
+    return call, axes
+
+
+def _broadcast_axes(sizes: Sizes, call: relax.Call, tensors: Sequence[Any], shape: Any = None) -> Axes:
+    """The sizes of tensors that broadcast: along an axis with such a size, all others have it too, or the length 1."""
+    shape = sizes.result_shape(call) if shape is None else shape
+    found: Axes = {}
+    for tensor in tensors:
+        for axis, size in sizes.of(tensor).items():
+            found.setdefault(axis + len(shape) - len(shape_of(tensor)), size)
+    for tensor in tensors:
+        own, lengths = sizes.of(tensor), shape_of(tensor)
+        behind = len(shape) - len(lengths)
+        for axis, size in found.items():
+            if axis < behind:
+                continue
+            mine = own.get(axis - behind)
+            if mine is None and lengths[axis - behind] != 1:
+                raise refusal(size, f"{op_name(call)} with a tensor of {lengths[axis - behind]} elements along it")
+            if mine is not None and (not mine.same(size) or shape[axis] != lengths[axis - behind]):
+                raise refusal(
+                    size, f"{op_name(call)} with a tensor whose size comes from {mine.origin} and may be another one"
+                )
+    return found
+
+
+@_rule("qnn.check_bounds", "qnn.check_divisor")
+def _check(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """What does not count passes the check."""
+    data, attributes = call.args[0], call_attributes(call)
+    if op_name(call) == "qnn.check_divisor":
+        passing = attributes["zero"] + 1
+    elif max(attributes["low"]) > min(attributes["high"]):
+        return call, sizes.of(data)  # nothing passes
+    else:
+        passing = max(max(attributes["low"]), min(0, min(attributes["high"])))
+    filled = sizes.filled(data, passing)
+    return relax.Call(call.op, [filled], call.attrs, call.ty_args), sizes.of(data)
+
+
+# ---- moves -------------------------------------------------------------------------------------------------------
+
+
+@_rule("permute_dims")
+def _permute(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data, ndim = call.args[0], len(shape_of(call.args[0]))
+    order = list(range(ndim))[::-1] if call.attrs.axes is None else [int(axis) % ndim for axis in call.attrs.axes]
+    return call, {order.index(axis): size for axis, size in sizes.of(data).items()}
+
+
+@_rule("expand_dims")
+def _expand(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data, added = call.args[0], [int(axis) for axis in call.attrs.axis]
+    ndim = len(shape_of(data)) + len(added)
+    kept = [axis for axis in range(ndim) if axis not in {one % ndim for one in added}]
+    return call, {kept[axis]: size for axis, size in sizes.of(data).items()}
+
+
+@_rule("squeeze")
+def _squeeze(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data, shape = call.args[0], shape_of(call.args[0])
+    axes = sizes.of(data)
+    if call.attrs.axis is None:
+        dropped = [axis for axis, length in enumerate(shape) if length == 1]
+    else:
+        dropped = [int(axis) % len(shape) for axis in call.attrs.axis]
+    if any(axis in dropped for axis in axes):
+        raise sizes.refused(call)
+    return call, {axis - sum(one < axis for one in dropped): size for axis, size in axes.items()}
+
+
+@_rule("reshape", "flatten", "nn.batch_flatten")
+def _reshape(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data, after = call.args[0], sizes.result_shape(call)
+    before = shape_of(data)
+    return call, dict(reshaped(sizes, axis, size, before, after) for axis, size in sizes.of(data).items())
+
+
+def reshaped(
+    sizes: Sizes, axis: int, size: Size, before: Sequence[int], after: Sequence[int], hint: int | None = None
+) -> tuple[int, Size]:
+    """The axis with a size after a reshape, and its size then: elements keep their order, so it is an axis with as many
+    elements before it. hint: that axis, where several have."""
+    places = [
+        index
+        for index in range(len(after))
+        if prod(after[:index]) == prod(before[:axis]) and (after[index] != 1 or before[axis] == 1)
+    ]
+    if hint in places:
+        places = [hint]  # type: ignore[list-item]
+    elif len(places) > 1 and before[axis] == 1:
+        places = [index for index in places if index == axis and len(before) == len(after)]
+    what = f"a reshape from {_shown(before, axis)} to {tuple(after)}"
+    if len(places) != 1:
+        raise refusal(size, what)
+    (place,) = places
+    behind, now_behind = prod(before[axis + 1 :]), prod(after[place + 1 :])
+    if behind == now_behind:
+        return place, size
+    if now_behind and behind % now_behind == 0:
+        return place, sizes.times(size, behind // now_behind)
+    if behind and now_behind % behind == 0:
+        return place, sizes.divided(size, now_behind // behind, what)
+    raise refusal(size, what)
+
+
+def _shown(shape: Sequence[int], axis: int) -> str:
+    return f"({', '.join(f'≤{length}' if index == axis else str(length) for index, length in enumerate(shape))})"
+
+
+@_rule("broadcast_to")
+def _broadcast(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    return call, _broadcast_axes(sizes, call, [call.args[0]])
+
+
+@_rule("strided_slice")
+def _slice(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Of other axes. Bounds along an axis with such a size count from an end that is not known here."""
+    data, axes, *_ = call.args
+    ndim = len(shape_of(data))
+    touched = {int(getattr(axis, "value", axis)) % ndim for axis in axes.fields}
+    if touched & set(sizes.of(data)):
+        raise sizes.refused(call, "this slice of it")
+    return call, sizes.of(data)
+
+
+@_rule("take")
+def _take(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Rows by indices; rows of data with such a size could be counted from an end that is not known here."""
+    data, indices = call.args
+    axes, rank = sizes.of(data), len(shape_of(indices))
+    axis = None if call.attrs.axis is None else int(call.attrs.axis) % len(shape_of(data))
+    if (axis is None and axes) or axis in axes:
+        raise sizes.refused(call)
+    axis = 0 if axis is None else axis
+    found = {one + (rank - 1 if one > axis else 0): size for one, size in axes.items()}
+    return call, found | {axis + one: size for one, size in sizes.of(indices).items()}
+
+
+@_rule("gather_elements")
+def _gather_elements(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """data[…, indices[…], …]: the result has the indices' shape; other axes of the data are at least as long."""
+    data, indices = call.args
+    if int(call.attrs.axis) % len(shape_of(data)) in sizes.of(data):
+        raise sizes.refused(call)
+    axes = sizes.of(indices)
+    if any(axis not in axes or not axes[axis].same(size) for axis, size in sizes.of(data).items()):
+        raise sizes.refused(call)
+    return call, axes
+
+
+@_rule("gather_nd")
+def _gather_nd(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Indices of elements or rows, with such a size of their own."""
+    data, indices = call.args
+    last, batch = len(shape_of(indices)) - 1, int(call.attrs.batch_dims)
+    if sizes.of(data) or any(axis == last or axis < batch for axis in sizes.of(indices)):
+        raise sizes.refused(call)
+    return call, sizes.of(indices)
+
+
+@_rule("nn.pad")
+def _pad(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    axes, widths = sizes.of(_only_data(sizes, call)), [int(width) for width in call.attrs.pad_width]
+    if any(widths[2 * axis] or widths[2 * axis + 1] for axis in axes):
+        raise sizes.refused(call)
+    return call, axes
+
+
+@_rule("tile")
+def _tile(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data, repeats = call.args[0], [int(count) for count in call.attrs.repeats]
+    behind = len(repeats) - len(shape_of(data))
+    axes = {axis + max(behind, 0): size for axis, size in sizes.of(data).items()}
+    if any(axis >= max(-behind, 0) and repeats[axis - max(-behind, 0)] != 1 for axis in axes):
+        raise sizes.refused(call)
+    return call, axes
+
+
+@_rule("split", "flip", "repeat")
+def _along_other_axes(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data = _only_data(sizes, call)
+    axis = call.attrs.axis
+    if axis is None or int(axis) % len(shape_of(data)) in sizes.of(data):
+        raise sizes.refused(call)
+    return call, sizes.of(data)
+
+
+@_rule("stack")
+def _stack(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    fields = list(data_of(call).fields)
+    shape = shape_of(fields[0])
+    axes = _broadcast_axes(sizes, call, fields, shape)
+    new = int(call.attrs.axis) % (len(shape) + 1)
+    return call, {axis + (axis >= new): size for axis, size in axes.items()}
+
+
+@_rule("concat")
+def _concat(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Along another axis; along this one, what does not count is left out between the tensors."""
+    fields = list(data_of(call).fields)
+    ndim = len(shape_of(fields[0]))
+    joined = int(call.attrs.axis) % ndim
+    rest = _common(sizes, call, fields, joined)
+    lengths = [shape_of(field)[joined] for field in fields]
+    counted = [sizes.of(field).get(joined) for field in fields]
+    if not any(counted):
+        return call, rest
+    total: Any = constant(np.int64(sum(length for length, size in zip(lengths, counted, strict=True) if size is None)))
+    for size in counted:
+        if size is not None:
+            total = sizes.emit(relax.op.add(total, size.value))
+    origin = next(size.origin for size in counted if size is not None)
+    found = sizes.size(total, sum(lengths), origin)
+    if not any(counted[:-1]):
+        return call, {**rest, joined: found}
+    masks = [
+        constant(np.ones(length, np.bool_)) if size is None else sizes.valid(size, length)
+        for length, size in zip(lengths, counted, strict=True)
+    ]
+    positions = sizes.emit(qnn.true_positions(sizes.emit(relax.op.concat(masks, 0))))
+    whole = sizes.emit(call)
+    return relax.op.take(whole, positions, joined, mode="clip"), {**rest, joined: found}
+
+
+def _common(sizes: Sizes, call: relax.Call, fields: Sequence[Any], joined: int) -> Axes:
+    """The sizes along all axes but one, which all tensors must have."""
+    first = {axis: size for axis, size in sizes.of(fields[0]).items() if axis != joined}
+    for field in fields[1:]:
+        other = {axis: size for axis, size in sizes.of(field).items() if axis != joined}
+        if other.keys() != first.keys() or any(not other[axis].same(size) for axis, size in first.items()):
+            raise sizes.refused(call)
+    return first
+
+
+# ---- across the axis ---------------------------------------------------------------------------------------------
+
+
+def extreme(dtype: str, highest: bool) -> Any:
+    """The highest or lowest value of a dtype."""
+    if dtype.startswith(("float", "bfloat")):
+        return np.inf if highest else -np.inf
+    if dtype == "bool":
+        return highest
+    limits = np.iinfo(dtype)
+    return limits.max if highest else limits.min
+
+
+_NEUTRAL: dict[str, Callable[[str], Any]] = {
+    "sum": lambda dtype: 0,
+    "mean": lambda dtype: 0,
+    "prod": lambda dtype: 1,
+    "max": lambda dtype: extreme(dtype, False),
+    "min": lambda dtype: extreme(dtype, True),
+    "argmax": lambda dtype: extreme(dtype, False),
+    "argmin": lambda dtype: extreme(dtype, True),
+}
+
+
+@_rule(*_NEUTRAL)
+def _reduce(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """What does not count is replaced by a value that changes nothing."""
+    name, data = op_name(call), call.args[0]
+    axes, ndim = sizes.of(data), len(shape_of(data))
+    given = call.attrs.axis
+    chosen = [given] if isinstance(given, int) else given
+    reduced = list(range(ndim)) if chosen is None else [int(axis) % ndim for axis in chosen]
+    keep = bool(call.attrs.keepdims)
+    rest = {
+        axis if keep else axis - sum(one < axis for one in reduced): size
+        for axis, size in axes.items()
+        if axis not in reduced
+    }
+    across = [size for axis, size in axes.items() if axis in reduced]
+    if not across:
+        return call, rest
+    dtype = str(data.ty.dtype)
+    filled = sizes.filled(data, _NEUTRAL[name](dtype), {axis: size for axis, size in axes.items() if axis in reduced})
+    if name != "mean":
+        return relax.Call(call.op, [filled], call.attrs, call.ty_args), rest
+    total = sizes.emit(relax.op.sum(filled, reduced, keep))
+    count: Any = constant(np.int64(prod(shape_of(data)[axis] for axis in reduced if axis not in axes)))
+    for size in across:
+        count = sizes.emit(relax.op.multiply(count, size.value))
+    return relax.op.divide(total, sizes.emit(relax.op.astype(count, dtype))), rest
+
+
+@_rule("topk")
+def _top_k(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """The first k; `data_dependent.top_k` says how many of them count."""
+    return _ordered(sizes, call, not bool(call.attrs.largest), whole=False)
+
+
+@_rule("sort", "argsort")
+def _sort(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    return _ordered(sizes, call, not bool(call.attrs.descending), whole=True)
+
+
+def _ordered(sizes: Sizes, call: relax.Call, highest_last: bool, whole: bool) -> tuple[relax.Expr, Axes]:
+    """What does not count comes last: equal values keep their order."""
+    data = call.args[0]
+    axes, axis = sizes.of(data), int(call.attrs.axis) % len(shape_of(data))
+    filled = sizes.filled(data, extreme(str(data.ty.dtype), highest_last), _along(axes, axis))
+    if axis in axes and not whole:
+        axes = {one: size for one, size in axes.items() if one != axis}
+    return relax.Call(call.op, [filled], call.attrs, call.ty_args), axes
+
+
+@_rule("cumsum")
+def _running_sum(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Sums of elements before them, all of which count."""
+    data = call.args[0]
+    if call.attrs.axis is None and len(shape_of(data)) > 1:
+        raise sizes.refused(call)
+    return call, sizes.of(data)
+
+
+@_rule("nn.softmax", "nn.log_softmax")
+def _softmax(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data = call.args[0]
+    axis = int(call.attrs.axis) % len(shape_of(data))
+    filled = sizes.filled(data, -np.inf, _along(sizes.of(data), axis))
+    return relax.Call(call.op, [filled], call.attrs, call.ty_args), sizes.of(data)
+
+
+@_rule("nn.layer_norm", "nn.rms_norm")
+def _norm(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data = _only_data(sizes, call)
+    if any(int(axis) % len(shape_of(data)) in sizes.of(data) for axis in call.attrs.axes):
+        raise sizes.refused(call)
+    return call, sizes.of(data)
+
+
+@_rule("qnn.true_positions")
+def _where_true(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Positions up to a size of their own, which whoever emits this sets."""
+    return relax.Call(call.op, [sizes.filled(call.args[0], False)], call.attrs, call.ty_args), {}
+
+
+@_rule("qnn.non_max_suppression")
+def _suppress(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """NaN is no score: no threshold is below it."""
+    boxes, scores = call.args
+    if 0 in sizes.of(scores) or 1 in sizes.of(boxes):
+        raise sizes.refused(call)
+    if sizes.of(boxes) and not (sizes.of(scores) and sizes.of(scores)[1].same(sizes.of(boxes)[0])):
+        raise sizes.refused(call)
+    return relax.Call(call.op, [boxes, sizes.filled(scores, np.nan)], call.attrs, call.ty_args), {}
+
+
+# ---- products ----------------------------------------------------------------------------------------------------
+
+
+@_rule("matmul")
+def _matmul(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Rows of the left side, columns of the right one, or stacks of matrices; never what is added up."""
+    left, right = call.args
+    shapes = shape_of(left), shape_of(right)
+    summed = len(shapes[0]) - 1, max(len(shapes[1]) - 2, 0)
+    if summed[0] in sizes.of(left) or summed[1] in sizes.of(right):
+        raise sizes.refused(call)
+    result = sizes.result_shape(call)
+    kept = (len(shapes[0]) > 1) + (len(shapes[1]) > 1)  # how many of the last two axes the result has
+    found: Axes = {}
+    for side, (tensor, shape) in enumerate(zip((left, right), shapes, strict=True)):
+        for axis, size in sizes.of(tensor).items():
+            behind = len(shape) - axis
+            if behind <= 2:
+                place = len(result) - (1 if side or len(shapes[1]) == 1 else 2)
+            else:
+                place = len(result) - kept - (behind - 2)
+                if shape[axis] != result[place]:
+                    raise sizes.refused(call)
+                other = (right, left)[side]
+                far = len(shape_of(other)) - behind
+                mine = sizes.of(other).get(far)
+                if far >= 0 and shape_of(other)[far] != 1 and not (mine is not None and mine.same(size)):
+                    raise sizes.refused(call)
+            found[place] = size
+    return call, found
+
+
+@_rule("qnn.dense")
+def _dense(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    data = _only_data(sizes, call)
+    if len(shape_of(data)) - 1 in sizes.of(data):
+        raise sizes.refused(call)
+    return call, sizes.of(data)
+
+
+@_rule(
+    *("nn.conv1d", "nn.conv2d", "nn.max_pool1d", "nn.max_pool2d", "nn.avg_pool1d", "nn.avg_pool2d"),
+    *("nn.adaptive_avg_pool2d", "image.resize2d", "qnn.conv2d", "qnn.avg_pool2d", "qnn.resize"),
+)
+def _samples(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """A number of samples, the first axis."""
+    data = _only_data(sizes, call)
+    if set(sizes.of(data)) != {0}:
+        raise sizes.refused(call)
+    return call, sizes.of(data)

@@ -1,0 +1,398 @@
+"""Operators whose results have sizes that depend on data, and what follows them: ONNX Runtime's results."""
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext import InputError, UnsupportedOperatorError
+
+from .graphs import model, node, ort, value
+
+F32, I64 = np.float32, np.int64
+
+
+def run_ort(proto, feed):
+    """ONNX Runtime's outputs. The products below have weights so small that it does not saturate on any CPU."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    return ort.InferenceSession(proto.SerializeToString(), options).run(None, feed)
+
+
+def check(proto, *feeds, build=True):
+    """Interpreter, and perhaps engine, against ONNX Runtime; returns the shapes of the outputs."""
+    module = qnn_ext.from_onnx(proto)
+    runners = [qnn_ext.Interpreter(module), *([qnn_ext.build(module, num_threads=1)] if build else [])]
+    shapes = []
+    for feed in feeds:
+        wanted = run_ort(proto, feed)
+        shapes.append([array.shape for array in wanted])
+        for runner in runners:
+            for found, array in zip(runner.run(feed).values(), wanted, strict=True):
+                assert (found.shape, found.dtype) == (array.shape, array.dtype)
+                np.testing.assert_array_equal(found, array)
+    return shapes
+
+
+def boxes_of(rng, *shape):
+    corners = rng.uniform(0, 1, (*shape, 2))
+    return np.concatenate([corners, corners + rng.uniform(0.05, 0.5, (*shape, 2))], -1).astype(F32)
+
+
+# ---- non-maximum suppression -------------------------------------------------------------------------------------
+
+
+def suppression(constants, batches=2, classes=3, boxes=20, **attributes):
+    names = ["boxes", "scores", *(name if name in constants else "" for name in ("most", "iou", "least"))]
+    while not names[-1]:
+        names.pop()
+    return model(
+        [node("NonMaxSuppression", names, ["kept"], **attributes)],
+        [value("boxes", (batches, boxes, 4)), value("scores", (batches, classes, boxes))],
+        [value("kept", None, I64)],
+        constants,
+    )
+
+
+def scores_of(rng, *shape):
+    return (rng.integers(0, 12, shape) / 12).astype(F32)  # many ties
+
+
+@pytest.mark.parametrize("center", [0, 1])
+def test_suppression(center, rng):
+    proto = suppression({"most": I64([5]), "iou": F32([0.4]), "least": F32([0.5])}, center_point_box=center)
+    boxes, scores = boxes_of(rng, 2, 20), scores_of(rng, 2, 3, 20)
+    swapped = boxes[..., [2, 1, 0, 3]] if not center else boxes
+    strange = np.where(rng.uniform(size=scores.shape) < 0.2, np.nan, scores).astype(F32)
+    feeds = [
+        {"boxes": boxes, "scores": scores},
+        {"boxes": swapped, "scores": scores / 2},
+        {"boxes": np.zeros_like(boxes), "scores": np.ones_like(scores)},  # no area: all are kept
+        {"boxes": boxes, "scores": np.full_like(scores, 0.5)},  # none is above the threshold
+        {"boxes": boxes, "scores": strange},
+        {"boxes": -boxes, "scores": np.where(scores > 0.7, np.inf, scores).astype(F32)},
+    ]
+    shapes = check(proto, *feeds, build=True)
+    assert shapes[2] == [(30, 3)] and shapes[3] == [(0, 3)]
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [
+        {"most": I64(2**62)},  # scalars, no thresholds: overlap 0, all scores
+        {"most": I64([7]), "iou": F32([1.0])},
+        {"most": I64([3]), "iou": F32([0.0]), "least": F32([-np.inf])},
+        {"most": I64([3]), "iou": F32([0.3]), "least": F32([np.inf])},
+        {"most": I64([3]), "iou": F32([0.3]), "least": F32([np.nan])},
+        {"most": I64([0]), "iou": F32([0.3])},
+        {"iou": F32([0.3])},
+        {"most": I64([-1])},
+    ],
+    ids=str,
+)
+def test_limits_of_suppression(constants, rng):
+    scores = scores_of(rng, 2, 3, 20) - F32(0.5)
+    scores[0, 0, :3] = -np.inf
+    check(suppression(constants), {"boxes": boxes_of(rng, 2, 20), "scores": scores})
+
+
+@pytest.mark.parametrize("name", ["most", "iou", "least"])
+def test_limits_known_only_at_run_time_are_refused(name, rng):
+    constants = {"most": I64([5]), "iou": F32([0.4]), "least": F32([0.5])}
+    dtype = constants.pop(name).dtype
+    names = ["boxes", "scores", "most", "iou", "least"]
+    inputs = [value("boxes", (1, 4, 4)), value("scores", (1, 1, 4)), value(name, (1,), dtype)]
+    proto = model([node("NonMaxSuppression", names, ["kept"])], inputs, [value("kept", None, I64)], constants)
+    with pytest.raises(UnsupportedOperatorError, match="computed at run time; it must be constant"):
+        qnn_ext.from_onnx(proto)
+    given = {"most": [5], "iou": [0.4], "least": [0.5]}
+    assert qnn_ext.from_onnx(proto, constants={name: given[name]}).outputs[0].bounded == (0,)
+
+
+# ---- detectors' tails --------------------------------------------------------------------------------------------
+
+
+def detector(tail, outputs, constants, classes=3, boxes=16, **more):
+    """A quantized product that gives boxes and scores, suppression, and what follows it."""
+    rng = np.random.default_rng(5)
+    weights = {
+        f"w{name}": rng.integers(-63, 64, (8, size)).astype(np.int8)
+        for name, size in (("b", boxes * 4), ("s", boxes * classes))
+    }
+    scales = {
+        "sx": F32(0.05),
+        "zx": np.uint8(128),
+        "sw": F32(0.02),
+        "zw": np.int8(0),
+        "sy": F32(0.02),
+        "zy": np.uint8(9),
+    }
+    nodes = [node("QuantizeLinear", ["x", "sx", "zx"], ["q"])]
+    for name in "bs":
+        nodes += [
+            node("QLinearMatMul", ["q", "sx", "zx", f"w{name}", "sw", "zw", "sy", "zy"], [f"p{name}"]),
+            node("DequantizeLinear", [f"p{name}", "sy", "zy"], [f"d{name}"]),
+        ]
+    nodes += [
+        node("Reshape", ["db", "box_shape"], ["boxes"]),
+        node("Reshape", ["ds", "score_shape"], ["scores"]),
+        node("NonMaxSuppression", ["boxes", "scores", "most", "iou", "least"], ["kept"]),
+        *tail,
+    ]
+    shapes = {"box_shape": I64([1, boxes, 4]), "score_shape": I64([1, classes, boxes])}
+    limits = {"most": I64([6]), "iou": F32([0.5]), "least": F32([1.5])}
+    everything = {**weights, **scales, **shapes, **limits, **constants}
+    return model(nodes, [value("x", (1, 8))], [value(*output) for output in outputs], everything, opset=18)
+
+
+def feeds_of(rng):
+    drawn = [{"x": rng.standard_normal((1, 8)).astype(F32) * scale} for scale in (1, 2, 5)]
+    return [*drawn, {"x": np.zeros((1, 8), F32)}]
+
+
+TAILS = {
+    "gathered": (
+        [
+            node("Slice", ["kept", "zero", "one", "one"], ["batch"]),
+            node("Gather", ["kept", "two_scalar"], ["box"], axis=1),
+            node("Slice", ["kept", "one", "two", "one"], ["cls"]),
+            node("Squeeze", ["boxes", "zero"], ["table"]),
+            node("Gather", ["table", "box"], ["found"]),
+            node("GatherND", ["scores", "kept"], ["points"]),
+            node("Cast", ["cls"], ["label"], to=1),
+            node("Unsqueeze", ["points", "one"], ["scores_column"]),
+            node("Concat", ["found", "scores_column", "label"], ["all"], axis=1),
+            node("Unsqueeze", ["all", "zero"], ["detections"]),
+        ],
+        [("detections", None), ("batch", None, I64)],
+    ),
+    "best": (
+        [
+            node("GatherND", ["scores", "kept"], ["points"]),
+            node("Shape", ["points"], ["count"]),
+            node("Min", ["count", "five"], ["k"]),
+            node("TopK", ["points", "k"], ["best", "order"], axis=0),
+            node("Gather", ["kept", "order"], ["chosen"]),
+            node("Gather", ["chosen", "two_scalar"], ["box"], axis=1),
+            node("Squeeze", ["boxes", "zero"], ["table"]),
+            node("Gather", ["table", "box"], ["found"]),
+        ],
+        [("best", None), ("chosen", None, I64), ("found", None)],
+    ),
+    "first": (
+        [
+            node("Slice", ["kept", "zero", "five", "zero"], ["start"]),
+            node("Slice", ["kept", "minus_two", "end", "zero"], ["last"]),
+            node("Slice", ["kept", "two", "minus_two", "zero"], ["middle"]),
+            node("Slice", ["kept", "one", "end", "zero", "three"], ["third"]),
+        ],
+        [(name, None, I64) for name in ("start", "last", "middle", "third")],
+    ),
+    "padded": (
+        [
+            node("GatherND", ["scores", "kept"], ["points"]),
+            node("Shape", ["points"], ["count"]),
+            node("Sub", ["twenty", "count"], ["rest"]),
+            node("Concat", ["zero", "rest"], ["pads"], axis=0),
+            node("Pad", ["points", "pads", "minus_one"], ["fixed"]),
+            node("Cast", ["count"], ["number"], to=6),
+        ],
+        [("fixed", None), ("number", None, np.int32)],
+    ),
+    "counted": (
+        [
+            node("GatherND", ["scores", "kept"], ["points"]),
+            node("ReduceMax", ["points", "zero"], ["top"]),
+            node("ReduceSum", ["kept", "zero"], ["total"], keepdims=0),
+            node("Size", ["kept"], ["elements"]),
+            node("Transpose", ["kept"], ["turned"], perm=[1, 0]),
+            node("Reshape", ["turned", "flat"], ["line"]),
+            node("ReduceMin", ["turned"], ["least_index"], keepdims=0),
+        ],
+        [("total", None, I64), ("elements", None, I64), ("turned", None, I64)],
+    ),
+    "shaped": (
+        [
+            node("Shape", ["kept"], ["shape"]),
+            node("Gather", ["shape", "zero_scalar"], ["count"]),
+            node("Unsqueeze", ["count", "zero"], ["counts"]),
+            node("Concat", ["counts", "two"], ["pair"], axis=0),
+            node("ConstantOfShape", ["pair"], ["zeros"]),
+            node("Range", ["zero_scalar", "count", "one_scalar"], ["numbers"]),
+            node("Reshape", ["numbers", "column"], ["upright"]),
+            node("Expand", ["upright", "pair"], ["wide"]),
+            node("Reshape", ["kept", "flat"], ["line"]),
+            node("Mul", ["counts", "three"], ["triple"]),
+            node("Reshape", ["line", "triple"], ["again"]),
+            node("Concat", ["wide", "kept"], ["joined"], axis=1),
+        ],
+        [("zeros", None), ("wide", None, I64), ("again", None, I64), ("joined", None, I64)],
+    ),
+    "joined": (
+        [
+            node("Concat", ["kept", "rows", "kept"], ["both"], axis=0),
+            node("Gather", ["both", "minus_one_scalar"], ["last"]),
+            node("Concat", ["rows", "kept"], ["behind"], axis=0),
+        ],
+        [("both", None, I64), ("last", None, I64), ("behind", None, I64)],
+    ),
+}
+CONSTANTS = {
+    "zero": I64([0]), "one": I64([1]), "two": I64([2]), "three": I64([3]), "five": I64([5]), "twenty": I64([20]),
+    "zero_scalar": I64(0), "one_scalar": I64(1), "two_scalar": I64(2), "minus_one_scalar": I64(-1),
+    "minus_two": I64([-2]), "end": I64([2**63 - 1]), "minus_one": F32(-1), "flat": I64([-1]), "column": I64([-1, 1]),
+    "rows": I64([[7, 8, 9], [4, 5, 6]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_tail(name, rng):
+    tail, outputs = TAILS[name]
+    used = {one for step in tail for one in step.input}
+    read = {one for step in tail for one in step.input} | {output[0] for output in outputs}
+    tail = [step for step in tail if any(one in read for one in step.output)]
+    constants = {one: CONSTANTS[one] for one in used if one in CONSTANTS}
+    check(detector(tail, outputs, constants), *feeds_of(rng), build=name in ("gathered", "best", "joined"))
+
+
+# ---- NonZero and Compress ----------------------------------------------------------------------------------------
+
+
+def masks(rng, *shape):
+    """Some, all and no elements."""
+    drawn = rng.standard_normal(shape).astype(F32)
+    return [np.where(np.abs(drawn) > 0.8, drawn, 0).astype(F32), np.ones(shape, F32), np.zeros(shape, F32)]
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (2, 3, 4)], ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, np.int64, np.int32, np.uint8])
+def test_nonzero(shape, dtype, rng):
+    proto = model([node("NonZero", ["x"], ["y"])], [value("x", shape, dtype)], [value("y", None, I64)])
+    special = np.array([np.nan, -0.0, np.inf, 1e-45], F32)
+    arrays = [x.astype(dtype) for x in masks(rng, *shape)]
+    if dtype == np.float32:
+        arrays[1].reshape(-1)[:4] = special
+    check(proto, *({"x": x} for x in arrays))
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+def test_compress(axis, rng):
+    length = 15 if axis is None else (3, 5)[axis]
+    attributes = {} if axis is None else {"axis": axis}
+    for known in (length, length - 1):
+        nodes = [node("Compress", ["x", "mask"], ["y"], **attributes), node("Shape", ["y"], ["shape"])]
+        inputs = [value("x", (3, 5)), value("mask", (known,), np.bool_)]
+        proto = model(nodes, inputs, [value("y", None), value("shape", None, I64)])
+        x = rng.standard_normal((3, 5)).astype(F32)
+        found = [rng.uniform(size=known) < 0.5, np.ones(known, np.bool_), np.zeros(known, np.bool_)]
+        check(proto, *({"x": x, "mask": mask} for mask in found))
+
+
+NETWORKS = {
+    # PyTorch's x[x > 0.5], and rows that a mask selects
+    "mask": (
+        [
+            node("Greater", ["x", "half"], ["m"]),
+            node("NonZero", ["m"], ["where"]),
+            node("Transpose", ["where"], ["rows"], perm=[1, 0]),
+            node("GatherND", ["x", "rows"], ["y"]),
+            node("ReduceMax", ["x", "one"], ["highest"], keepdims=0),
+            node("Greater", ["highest", "half"], ["kept"]),
+            node("NonZero", ["kept"], ["index"]),
+            node("Squeeze", ["index", "zero"], ["flat"]),
+            node("Gather", ["x", "flat"], ["z"]),
+            node("MatMul", ["z", "weight"], ["product"]),
+            node("Softmax", ["z"], ["shares"], axis=1),
+        ],
+        [("y", None), ("z", None), ("product", None)],
+    ),
+    # twice: what is selected is selected from again
+    "nested": (
+        [
+            node("NonZero", ["x"], ["where"]),
+            node("Transpose", ["where"], ["rows"], perm=[1, 0]),
+            node("GatherND", ["x", "rows"], ["values"]),
+            node("Less", ["values", "zero_float"], ["below"]),
+            node("Compress", ["values", "below"], ["y"], axis=0),
+            node("NonZero", ["below"], ["again"]),
+            node("ReduceSum", ["again"], ["sum"]),
+            node("ReduceProd", ["y"], ["product"]),
+        ],
+        [("y", None), ("again", None, I64), ("sum", None, I64), ("product", None)],
+    ),
+    # the mean of what a mask selects, and its deviations
+    "statistics": (
+        [
+            node("NonZero", ["x"], ["where"]),
+            node("Split", ["where"], ["i", "j"], axis=0, num_outputs=2),
+            node("Mul", ["i", "five"], ["start"]),
+            node("Add", ["start", "j"], ["place"]),
+            node("Squeeze", ["place", "zero"], ["flat"]),
+            node("Cast", ["flat"], ["real"], to=1),
+            node("ReduceSum", ["real", "zero"], ["sum"]),
+            node("Sub", ["real", "sum"], ["deviation"]),
+            node("CumSum", ["flat", "zero"], ["running"]),
+            node("Where", ["odd", "flat", "minus_one"], ["chosen"]),
+            node("Mod", ["flat", "two"], ["odd_number"]),
+            node("Equal", ["odd_number", "one"], ["odd"]),
+        ],
+        [("deviation", None), ("running", None, I64), ("chosen", None, I64)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network(name, rng):
+    nodes, outputs = NETWORKS[name]
+    order = [step for step in nodes if step.op_type != "Where"] + [step for step in nodes if step.op_type == "Where"]
+    used = {one for step in nodes for one in step.input}
+    constants = {
+        "half": F32(0.5), "zero": I64([0]), "one": I64([1]), "two": I64([2]), "five": I64([5]), "zero_float": F32(0),
+        "minus_one": I64([-1]), "weight": rng.integers(-3, 4, (5, 3)).astype(F32),
+    }  # fmt: skip
+    constants = {key: array for key, array in constants.items() if key in used}
+    proto = model(order, [value("x", (4, 5))], [value(*output) for output in outputs], constants, opset=18)
+    feeds = [np.rint(array * 4).astype(F32) for array in masks(rng, 4, 5)]
+    check(proto, *({"x": x} for x in feeds))
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+
+REFUSED = {
+    "reshape": (node("Reshape", ["f", "n"], ["y"]), I64([2, -1]), r"a reshape from \(1, ≤6\) to \(2, 3\)"),
+    "static": (node("Add", ["f", "n"], ["y"]), np.ones(6, I64), "add with a tensor of 6 elements along it"),
+    "other": (node("ReverseSequence", ["f", "n"], ["y"], time_axis=1, batch_axis=0), I64([1]), "ReverseSequence"),
+    "flip": (node("CumSum", ["f", "n"], ["y"], reverse=1), I64(1), "flip along such a dimension"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusal(name):
+    tail, constant, message = REFUSED[name]
+    nodes = [node("NonZero", ["x"], ["f"], "finder"), tail]
+    proto = model(nodes, [value("x", (6,))], [value("y", None, I64)], {"n": constant})
+    with pytest.raises(UnsupportedOperatorError, match=message) as caught:
+        qnn_ext.from_onnx(proto)
+    assert "comes from NonZero 'finder'" in str(caught.value)
+
+
+def test_sizes_that_may_differ_are_refused():
+    nodes = [node("NonZero", [name], [f"f{name}"], f"find {name}") for name in "ab"]
+    proto = model(
+        [*nodes, node("Add", ["fa", "fb"], ["y"])], [value("a", (6,)), value("b", (6,))], [value("y", None, I64)]
+    )
+    with pytest.raises(UnsupportedOperatorError, match=r"find b' .* and may be another one"):
+        qnn_ext.from_onnx(proto)
+
+
+def test_fewer_elements_than_top_k_wants():
+    nodes = [
+        node("NonZero", ["x"], ["f"]),
+        node("TopK", ["f", "k"], ["values", "order"]),
+    ]
+    outputs = [value("values", None, I64), value("order", None, I64)]
+    proto = model(nodes, [value("x", (6,))], outputs, {"k": I64([2])})
+    check(proto, {"x": np.ones(6, F32)}, {"x": np.array([0, 3, 0, 4, 0, 0], F32)})
+    with pytest.raises(InputError, match="k"):
+        qnn_ext.Interpreter(qnn_ext.from_onnx(proto)).run({"x": np.array([0, 3, 0, 0, 0, 0], F32)})
