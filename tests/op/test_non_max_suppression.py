@@ -62,4 +62,4 @@ def test_type_rule():
     with pytest.raises(ShapeError, match="shapes must be boxes"):
         non_max_suppression(boxes, scores, 3, 0.1, 0.5)
     with pytest.raises(ShapeError, match="iou_threshold"):
-        non_max_suppression(boxes, relax.Var("x", relax.TensorType((2, 5), "float32")), 3, 0.1, 0.0)
+        non_max_suppression(boxes, relax.Var("x", relax.TensorType((2, 5), "float32")), 3, 0.1, -0.1)

@@ -43,7 +43,7 @@ R = relax.op
 PACKAGE = Path(qnn_ext.__file__).parent
 EVERY = {**{f"qnn.{name}": definition.traits for name, definition in OPS.items()}, **RELAX}
 # those that a pass takes out before kernels are made
-GONE = {"qnn.check_bounds", "qnn.check_divisor", "qnn.loop", "qnn.observe"}
+GONE = {"qnn.check_bounds", "qnn.check_divisor", "qnn.loop", "qnn.observe", "qnn.trim"}
 
 
 # ---- every operator has its traits -------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ _CONTRIB = {"com.microsoft": {"BiasGelu", "FastGelu", "Gelu", "SkipLayerNormaliz
 
 # What TVM's importer converts, but to something other than what the model means
 _UNSOUND = {
-    "NonMaxSuppression": "the number of boxes depends on the data, which is not supported",
     "AllClassNMS": "the number of boxes depends on the data, which is not supported",
 }
 # Attributes for which TVM's importer accepts any text: (allowed values, the first being the default)
