@@ -44,6 +44,10 @@ class TensorSpec:
         axis = self.batch_axis
         return (*self.shape[:axis], size, *self.shape[axis + 1 :]) if self.dynamic_batch else self.shape
 
+    def with_bounded(self, size: Any) -> tuple[Any, ...]:
+        """The shape with something else in place of sizes that are only known at run time."""
+        return tuple(size if axis in self.bounded else length for axis, length in enumerate(self.shape))
+
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether this is the shape, with a batch of any size from 1 if it is dynamic."""
         if not self.dynamic_batch:
@@ -130,7 +134,7 @@ def sizes_spec(outputs: Sequence[TensorSpec]) -> list[TensorSpec]:
     """The result of compiled code after the model's outputs: the sizes of the outputs along their `bounded` axes, in
     order; none if they have no such axes."""
     count = sum(len(spec.bounded) for spec in outputs)
-    return [TensorSpec("", (count,), "int64")] if count else []
+    return [TensorSpec("sizes", (count,), "int64")] if count else []
 
 
 def trimmed(data: np.ndarray, sizes: dict[int, int]) -> np.ndarray:

@@ -263,13 +263,21 @@ def print_reasons(console: Console, fallback: str, kernels: Iterable[Kernel]) ->
 
 
 def spec_data(spec: TensorSpec) -> dict[str, Any]:
-    """An input or output for JSON."""
+    """An input or output for JSON; "bounded" are the axes with sizes known only at run time, at most the shape's."""
     qparams = spec.qparams and {
         "scale": spec.qparams.scale.astype("float64").tolist(),
         "zero_point": spec.qparams.zero_point.tolist(),
         "axis": spec.qparams.axis,
     }
-    return {"name": spec.name, "shape": list(spec.shape), "dtype": spec.dtype, "qparams": qparams}
+    bounded = {"bounded": list(spec.bounded)} if spec.bounded else {}
+    return {"name": spec.name, "shape": list(spec.shape), **bounded, "dtype": spec.dtype, "qparams": qparams}
+
+
+def shape_text(spec: Mapping[str, Any]) -> str:
+    """The shape in `spec_data`, as TensorSpec's `dims` show it."""
+    bounded = spec.get("bounded", ())
+    dims = (f"≤{size}" if axis in bounded else str(size) for axis, size in enumerate(spec["shape"]))
+    return "×".join(dims) or "scalar"
 
 
 def note_data(note: FloatNote) -> dict[str, str]:

@@ -39,6 +39,7 @@ from .common import (
     refuse_import_options,
     refuse_target,
     refuse_verify,
+    shape_text,
     verify_option,
 )
 from .formats import TITLES, ImportOptions, check_options, recognize
@@ -196,7 +197,8 @@ def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
 def _described(spec: Mapping[str, Any]) -> dict[str, Any]:
     """What `spec_data` says of an input or output, of its description: that takes no NumPy."""
     qparams = spec["qparams"] and {name: spec["qparams"][name] for name in ("scale", "zero_point", "axis")}
-    return {**{name: spec[name] for name in ("name", "shape", "dtype")}, "qparams": qparams}
+    names = ("name", "shape", *(["bounded"] if spec.get("bounded") else []), "dtype")
+    return {**{name: spec[name] for name in names}, "qparams": qparams}
 
 
 def _print_compiled(console: Console, data: dict[str, Any]) -> None:
@@ -298,7 +300,7 @@ def _print_ports(console: Console, data: dict[str, Any]) -> None:
                 (
                     kind,
                     spec["name"],
-                    "×".join(map(str, spec["shape"])) or "scalar",
+                    shape_text(spec),
                     spec["dtype"],
                     f"{scale:.6g}" if isinstance(scale, float) else str(scale),
                     str(qparams["zero_point"]),

@@ -232,7 +232,11 @@ class Interpreter:
         """Run the model. Raises NotReady before allocate_tensors, InputError for values that it cannot take."""
         results = self.engine.run([self._buffers[index] for index in self._graph.inputs])
         for index, result in zip(self._graph.outputs, results.values(), strict=True):
-            np.copyto(self._buffers[index], result)
+            if result.shape == self._buffers[index].shape:
+                np.copyto(self._buffers[index], result)
+            else:  # a size known only now
+                self._buffers[index] = result
+                self._output_shapes[index] = result.shape
 
     def reset_all_variables(self) -> None:
         """Give the states of a streaming or recurrent model their initial values."""

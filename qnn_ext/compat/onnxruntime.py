@@ -197,7 +197,8 @@ class InferenceSession:
         except ShapeError:
             if all(isinstance(dim, int) for value in self._inputs.values() for dim in value.shape or ()):
                 raise
-        compiled = {spec.name: spec.shape for spec in self._engine.outputs} if self._engine else {}
+        specs = self._engine.outputs if self._engine else ()
+        compiled = {spec.name: spec.with_bounded(None) for spec in specs}
         self._outputs = {value.name: _fixed(value, sizes, compiled.get(value.name)) for value in model.outputs}
 
     @property
@@ -319,7 +320,7 @@ class InferenceSession:
         return self._engine
 
 
-def _fixed(value: Value, sizes: Mapping[str, int], compiled: tuple[int, ...] | None = None) -> Value:
+def _fixed(value: Value, sizes: Mapping[str, int], compiled: tuple[Any, ...] | None = None) -> Value:
     """A declared value with open dimensions of these names fixed, or, where none is declared, its compiled shape."""
     shape = (
         compiled if value.shape is None else tuple(sizes.get(d, d) if isinstance(d, str) else d for d in value.shape)

@@ -135,7 +135,7 @@ _FIELDS = ("target", "prefix", "shared", "tasks", "features", "kept", "bits", *_
 def _context(library: Library, weights_file: str, symbols: Sequence[str], objects: Sequence[str]) -> dict[str, Any]:
     """What the templates are filled with."""
     model, name = library.model, library.name
-    inputs, outputs = ports_of(model.inputs, model.outputs, name)
+    inputs, outputs = ports_of(model.inputs, model.results, name)
     variants = []
     for one in library.compiled:
         blob = library.blob_of(one)

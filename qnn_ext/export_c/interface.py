@@ -65,8 +65,8 @@ class Port:
 
     @property
     def text(self) -> str:
-        """For a comment."""
-        dims = ", ".join(map(str, self.shape))
+        """For a comment. What has "<=" is a size known only at run time, in the last output."""
+        dims = ", ".join(map(str, self.spec.dims)).replace("≤", "<=")
         return f"{_in_comment(self.name)}, {self.dtype} [{dims}]"
 
     @property

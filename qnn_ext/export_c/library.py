@@ -116,12 +116,12 @@ class Compiled:
 
     @property
     def outputs(self) -> list[Place]:
-        return self._given[: len(self.model.outputs)]
+        return self._given[: len(self.model.results)]
 
     @property
     def after(self) -> list[Place]:
         """The states after a call."""
-        return self._given[len(self.model.outputs) :][: len(self.model.states)]
+        return self._given[len(self.model.results) :][: len(self.model.states)]
 
     @property
     def status(self) -> Place:

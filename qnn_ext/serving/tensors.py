@@ -28,12 +28,12 @@ def datatype(dtype: Any) -> str:
 
 
 def described(specs: Sequence[TensorSpec]) -> list[dict[str, Any]]:
-    """Inputs or outputs as a model's metadata list them; −1 is a batch of any size."""
+    """Inputs or outputs as a model's metadata list them; −1 is a batch of any size or a size known only at run time."""
     return [
         {
             "name": spec.name,
             "datatype": datatype(spec.dtype),
-            "shape": list(spec.of_batch(-1)),
+            "shape": list(spec.of_batch(-1) if spec.dynamic_batch else spec.with_bounded(-1)),
         }
         for spec in specs
     ]
@@ -91,7 +91,7 @@ async def answer_instances(
     """The outputs for a V1 request, in which each instance has its row. Raises InputError."""
     values = of_instances(payload, inputs)
     size = inputs[0].shape[0]
-    wrong = [str(spec) for spec in outputs if spec.shape[:1] != (size,) or spec.batch_axis]
+    wrong = [str(spec) for spec in outputs if spec.shape[:1] != (size,) or spec.batch_axis or spec.bounded]
     if wrong:
         raise InputError(f"V1 answers instance by instance, but this model has {', '.join(wrong)}: ask in V2")
     calls = [[values[at : at + size]] for at in range(0, len(values), size)]

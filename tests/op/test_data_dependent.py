@@ -64,3 +64,10 @@ def test_engine_trims(tmp_path, rng):
             np.testing.assert_array_equal(values, x[x > 0])
             assert count == (x > 0).sum() and whole.shape == (50,)
     assert engine.submit([x]).result()["values"].shape == (0,)
+
+
+def test_c_library_has_the_sizes_as_its_last_output(tmp_path):
+    engine = qnn_ext.build(selecting(50), num_threads=1)
+    engine.export_c(tmp_path / "library", name="chosen")
+    header = (tmp_path / "library" / "chosen.h").read_text()
+    assert "values, float32 [<=50]" in header and '#define CHOSEN_OUTPUT3_NAME "sizes"' in header
