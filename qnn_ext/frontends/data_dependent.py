@@ -3,8 +3,8 @@ shapes with such sizes. How other operators carry the sizes on is in `sizes.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from math import prod
 from typing import Any, TypeAlias
 
@@ -239,6 +239,43 @@ def top_k(
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------------
+
+
+def objects(values: Any) -> np.ndarray:
+    """An array of integers and sizes."""
+    if isinstance(values, np.ndarray) and values.dtype == object:
+        return values
+    result = np.empty(np.shape(values) if isinstance(values, (list, np.ndarray)) else (), object)
+    result[...] = values
+    return result
+
+
+def arithmetic(sizes: Sizes, name: str, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
+    """A function of arrays of integers and sizes, element by element, from the first array to the last; None if a
+    divisor is not a positive integer. Raises TypeError for what sizes do not support."""
+    if name == "divide" and any(isinstance(divisor, Size) or divisor < 1 for divisor in inputs[1].reshape(-1)):
+        return None
+    step = np.frompyfunc(partial(_ARITHMETIC[name], sizes), 2, 1)
+    return objects(reduce(step, inputs))
+
+
+def _quotient(sizes: Sizes, one: Any, divisor: int) -> Any:
+    """one / divisor, towards 0."""
+    if isinstance(one, int):
+        return one // divisor if one >= 0 else -(-one // divisor)
+    if one.factor % divisor == 0:
+        return sizes.divided(one, divisor, "this division")
+    return sizes.quotient(one, divisor)
+
+
+_ARITHMETIC: dict[str, Callable[[Sizes, Any, Any], Any]] = {
+    "add": Sizes.plus,
+    "subtract": Sizes.minus,
+    "multiply": Sizes.times,
+    "minimum": Sizes.least,
+    "maximum": Sizes.greatest,
+    "divide": _quotient,
+}
 
 
 def dims_of(sizes: Sizes, value: relax.Expr) -> list[int | Size]:

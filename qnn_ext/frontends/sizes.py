@@ -60,6 +60,11 @@ class Sizes:
 
     # ---- what is known -------------------------------------------------------------------------------------------
 
+    @property
+    def none(self) -> bool:
+        """Whether no value has such a size."""
+        return not self._axes and not self._elements
+
     def of(self, value: Any) -> Axes:
         """The axes of a tensor, or of all fields of a tuple, with such sizes."""
         return self._axes.get(value, {}) if self._axes and isinstance(value, relax.Var) else {}

@@ -34,13 +34,15 @@ _CARRYING_NAMES = """
 _CARRYING = frozenset(_CARRYING_NAMES.split())
 
 _CONVERTERS: dict[str, Convert] = {}
-_ARITHMETIC: dict[str, Callable[[Sizes, Any, Any], Any]] = {}
+_ARITHMETIC = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Min": "minimum", "Max": "maximum", "Div": "divide"}
 
 
 def convert_with_sizes(node: Node) -> Any:
     """The result of an operator that reads a tensor with such a size, or a shape with one; None where it does not, or
     where its own converter does it right. Raises UnsupportedOperatorError."""
     sizes = node.assembly.builder.sizes
+    if sizes.none:
+        return None
     values = [value for value in node.inputs if isinstance(value, relax.Var)]
     shaped = any(sizes.elements(value) is not None for value in values)
     if not shaped and not any(sizes.of(value) for value in values):
@@ -70,23 +72,7 @@ def _dims(node: Node, sizes: Sizes, index: int) -> list[Any]:
     return node.integers(index) if found is None else found.reshape(-1).tolist()
 
 
-def _objects(values: Any) -> np.ndarray:
-    """An array of integers and sizes."""
-    result = np.empty(np.shape(values) if isinstance(values, list) else (), object)
-    result[...] = values
-    return result
-
-
 # ---- arithmetic on shapes ----------------------------------------------------------------------------------------
-
-
-_ARITHMETIC |= {
-    "Add": Sizes.plus,
-    "Sub": Sizes.minus,
-    "Mul": Sizes.times,
-    "Min": Sizes.least,
-    "Max": Sizes.greatest,
-}
 
 
 def _computed(node: Node, sizes: Sizes) -> relax.Expr | None:
@@ -107,16 +93,13 @@ def _computed(node: Node, sizes: Sizes) -> relax.Expr | None:
 def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
     name, data = node.op_type, inputs[0]
     if name in _ARITHMETIC:
-        step = np.frompyfunc(lambda one, two: _ARITHMETIC[name](sizes, one, two), 2, 1)
-        return _objects_of(reduce(step, inputs))
-    if name == "Div" and not any(isinstance(divisor, Size) or divisor < 1 for divisor in inputs[1].reshape(-1)):
-        return _objects_of(np.frompyfunc(lambda one, two: _quotient(sizes, one, two), 2, 1)(data, inputs[1]))
+        return build.arithmetic(sizes, _ARITHMETIC[name], inputs)
     if name == "Cast" and node.target_dtype("to") in ("int32", "int64"):
         return data
     if name == "Identity":
         return data
     if name == "Gather" and not node.attribute("axis", 0) and node.is_constant(1):
-        return _objects_of(data[node.constant(1)])
+        return build.objects(data[node.constant(1)])
     if name == "Concat":
         return np.concatenate(inputs, 0)
     if name == "Slice" and data.ndim == 1 and all(node.is_constant(index) for index in range(1, len(node.inputs))):
@@ -126,36 +109,24 @@ def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
         rank = {"Squeeze": 0, "Unsqueeze": data.ndim + 1, "Reshape": node.shape(1)[0] if len(inputs) > 1 else 1}[name]
         return data.reshape((1,) * rank)
     if name == "ReduceProd" and data.ndim == 1:
-        product = _objects_of(reduce(sizes.times, data.tolist(), 1))
+        product = build.objects(reduce(sizes.times, data.tolist(), 1))
         return product.reshape((1,) * int(node.attribute("keepdims", 1)))
     if name == "Equal" and all(isinstance(one, Size) or one < 0 for one in inputs[1].reshape(-1)):
-        return _objects_of(np.equal(data, inputs[1]))  # no size is negative
+        return build.objects(np.equal(data, inputs[1]))  # no size is negative
     if name == "Where" and not any(isinstance(one, Size) for one in data.reshape(-1)):
-        return _objects_of(np.where(data.astype(bool), *inputs[1:]))
+        return build.objects(np.where(data.astype(bool), *inputs[1:]))
     return None
-
-
-def _objects_of(value: Any) -> np.ndarray:
-    return value if isinstance(value, np.ndarray) and value.dtype == object else _objects(value)
-
-
-def _quotient(sizes: Sizes, one: Any, divisor: int) -> Any:
-    if isinstance(one, int):
-        return one // divisor if one >= 0 else -(-one // divisor)
-    if one.factor % divisor == 0:
-        return sizes.divided(one, divisor, "this division")
-    return sizes.quotient(one, divisor)
 
 
 @_converter("Shape")
 def _shape(node: Node, sizes: Sizes) -> relax.Expr:
     dims = build.dims_of(sizes, node.input(0))[node.attribute("start", 0) : node.attribute("end", None)]
-    return sizes.tensor(_objects(dims))
+    return sizes.tensor(build.objects(dims))
 
 
 @_converter("Size")
 def _size(node: Node, sizes: Sizes) -> relax.Expr:
-    return sizes.tensor(_objects(reduce(sizes.times, build.dims_of(sizes, node.input(0)), 1)))
+    return sizes.tensor(build.objects(reduce(sizes.times, build.dims_of(sizes, node.input(0)), 1)))
 
 
 # ---- tensors of such shapes --------------------------------------------------------------------------------------

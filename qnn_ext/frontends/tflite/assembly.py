@@ -81,6 +81,10 @@ class TfliteAssembly(Assembly):
                 raise ModelFormatError(f"tensor '{tensor.name}' is used before it is computed")
         return self._values[index]
 
+    def known(self, index: int) -> relax.Expr | None:
+        """A tensor's value if an operator has computed it."""
+        return self._values.get(index)
+
     def define(self, index: int, value: relax.Expr) -> None:
         """Give a tensor its value."""
         self._values[index] = value

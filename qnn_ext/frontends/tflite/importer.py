@@ -20,6 +20,7 @@ from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
+from ..data_dependent import trimmed
 from ..feedback import with_states
 from ..unread import needed
 from . import converters  # noqa: F401  (fills the registry)
@@ -27,6 +28,7 @@ from .assembly import ComplexValue, TfliteAssembly, check_dtype
 from .node import Node, shape_of
 from .reader import Model, Operator, Subgraph, Tensor, read_model
 from .registry import CONVERTERS
+from .run_time_sizes import convert_with_sizes
 
 NUMERICS = ("float32", "tflite")
 
@@ -102,10 +104,14 @@ class Importer:
         for index, spec in zip(self._free_inputs(), inputs, strict=True):
             self.assembly.define(index, self.assembly.input(spec.name, spec.shape, spec.dtype))
         outputs: list[relax.Expr] = []
+        bounded: list[tuple[int, ...]] = []
 
         def walk() -> list[relax.Expr]:
             self._convert_all()
-            outputs.extend(self.assembly.value(index) for index in self.graph.outputs)
+            for index in self.graph.outputs:
+                result, axes = trimmed(self.assembly.builder.sizes, self.assembly.value(index))
+                outputs.append(result)
+                bounded.append(axes)
             return [*outputs, *self.assembly.variables.final()]
 
         with self._naming_open_dimensions():
@@ -113,7 +119,7 @@ class Importer:
         return QnnModule(
             ir=ir,
             inputs=tuple(inputs),
-            outputs=self._output_specs(outputs),
+            outputs=self._output_specs(outputs, bounded),
             states=tuple(self.assembly.variables.declared),
             notes=tuple(self.assembly.notes),
             source=self.source,
@@ -190,7 +196,8 @@ class Importer:
         with np.errstate(over="raise", invalid="raise", divide="raise"), blaming(operator.label()):
             check("operands", operands, "the operator")
             parts = self._convert_parts(node, entry.convert) if operator.name in _PARTWISE else None
-            result = parts or entry.convert(node)
+            result = parts or convert_with_sizes(node)
+            result = entry.convert(node) if result is None else result
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             if len(results) != len(operator.outputs):
                 raise ModelFormatError(
@@ -318,12 +325,12 @@ class Importer:
             f"shapes={{{', '.join(python)}}}, or {' '.join(command)}"
         )
 
-    def _output_specs(self, outputs: list[relax.Expr]) -> tuple[TensorSpec, ...]:
+    def _output_specs(self, outputs: list[relax.Expr], bounded: list[tuple[int, ...]]) -> tuple[TensorSpec, ...]:
         tensors = [self.assembly.tensor(index) for index in self.graph.outputs]
         names = distinct([tensor.name for tensor in tensors])
         return tuple(
-            TensorSpec(name, shape_of(value), tensor.dtype, tensor.qparams)
-            for name, tensor, value in zip(names, tensors, outputs, strict=True)
+            TensorSpec(name, shape_of(value), tensor.dtype, tensor.qparams, bounded=axes)
+            for name, tensor, value, axes in zip(names, tensors, outputs, bounded, strict=True)
         )
 
 

@@ -40,7 +40,9 @@ CACHED = (
     "tests/frontends/onnx/test_cached_attention.py draws its options and compares it with ONNX Runtime, with bounds"
 )
 PACKED = "tests/frontends/onnx/test_microsoft_nbits.py compares it with ONNX Runtime"
+DEPENDENT = "tests/frontends/onnx/test_data_dependent.py compares it, and what follows it, with ONNX Runtime"
 EXCLUDED = {
+    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero"), DEPENDENT),
     **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "TensorScatter"), CACHED),
     "GatherBlockQuantized": PACKED,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),

@@ -43,6 +43,7 @@ EXCLUDED = {
         ),
         "tests/frontends/tflite/test_updates.py compares them",
     ),
+    "WHERE": "tests/frontends/tflite/test_data_dependent.py compares it, and what follows it",
     "STABLEHLO_COMPOSITE": "it runs a graph of its own; tests/frontends/tflite/test_state.py compares it",
     "DENSIFY": "its input is always a sparse constant; tests/frontends/tflite/test_sparsity.py compares these",
 }

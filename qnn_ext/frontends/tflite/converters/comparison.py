@@ -1,4 +1,4 @@
-"""EQUAL … GREATER_EQUAL, LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, SELECT, SELECT_V2."""
+"""EQUAL … GREATER_EQUAL, LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, WHERE, SELECT, SELECT_V2."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .... import op as qnn
 from ....numerics import fixed_point, reference
 from ....numerics.reference import domain
 from ....qparams import QParams
+from ... import data_dependent as build
 from ..integers import centered, multiply, require_dtype, same_dtype, scalar, tensor_qparams
 from ..node import Node
 from ..registry import converter
@@ -91,6 +92,16 @@ def convert_logical_not(node: Node) -> relax.Expr:
     """Of a boolean tensor."""
     require_dtype(node, node.dtype(0), "bool")
     return relax.op.logical_not(node.input(0))
+
+
+@converter("WHERE", max_version=2)
+def convert_where(node: Node) -> relax.Expr:
+    """The coordinates of all elements that are not 0, int64 (number of them, rank), in row-major order."""
+    sizes = node.assembly.builder.sizes
+    if node.input_count != 1 or not node.shape(0):
+        raise node.unsupported(f"{node.input_count} operands, or a scalar")
+    found, size = build.coordinates(sizes, build.nonzero_mask(sizes, node.input(0)), node.label)
+    return sizes.emit(relax.op.stack(found, 1), {0: size})
 
 
 # ---- select ------------------------------------------------------------------------------------------------------

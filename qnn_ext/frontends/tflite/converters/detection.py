@@ -12,6 +12,7 @@ from tvm import relax
 from .... import op as qnn
 from ....module import FloatNote
 from ....op.base import constant
+from ... import data_dependent as build
 from ..integers import require_dtype
 from ..node import Node
 from ..registry import converter
@@ -247,11 +248,13 @@ def convert_non_max_suppression(node: Node) -> list[relax.Expr]:
     above = float(np.nextafter(np.float32(least), np.float32(np.inf)))
     chosen = reshape(node, emit(qnn.non_max_suppression(_sorted_corners(node), by_class, most, above, iou)), [most])
     valid = emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
-    count = emit(relax.op.sum(emit(relax.op.astype(valid, "int32"))))
+    sizes = node.assembly.builder.sizes
+    count = sizes.size(emit(relax.op.sum(emit(relax.op.astype(valid, "int64")))), most, node.label)
+    number = sizes.tensor(build.objects(count), "int32")  # a size of slices, too
     indices = emit(relax.op.where(valid, chosen, constant(np.int32(0))))
     if not has_scores:
-        return [indices, count]
-    return [indices, _zero_unless(node, valid, _take(node, node.input(1), chosen)), count]
+        return [indices, number]
+    return [indices, _zero_unless(node, valid, _take(node, node.input(1), chosen)), number]
 
 
 def _threshold(node: Node, index: int) -> float:

@@ -1,0 +1,196 @@
+"""Operators of a TFLite model that read tensors whose sizes are known only at run time, or shapes with such sizes.
+
+Where a converter takes numbers from shapes, it has a counterpart here; those in `_CARRYING` take none, and what they
+emit carries the sizes on (`sizes.py`). All other operators are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from .. import data_dependent as build
+from ..sizes import Size, Sizes, refusal
+from .node import Node
+
+Convert = Callable[[Node, Sizes], Any]
+
+_CARRYING_NAMES = """
+    ABS ADD ARG_MAX ARG_MIN CAST CEIL CONCATENATION COS CUMSUM DEQUANTIZE DIV ELU EQUAL EXP EXPAND_DIMS FLOOR FLOOR_DIV
+    FLOOR_MOD FULLY_CONNECTED GATHER GATHER_ND GELU GREATER GREATER_EQUAL HARD_SWISH LEAKY_RELU LESS LESS_EQUAL LOG
+    LOGICAL_AND LOGICAL_NOT LOGICAL_OR LOGISTIC LOG_SOFTMAX MAXIMUM MINIMUM MUL NEG NOT_EQUAL ONE_HOT PACK POW QUANTIZE
+    REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD RELU RELU6 RELU_N1_TO_1 ROUND RSQRT SELECT SELECT_V2 SIGN
+    SIN SOFTMAX SQRT SQUARE SQUARED_DIFFERENCE SQUEEZE SUB SUM TANH TRANSPOSE UNPACK WHERE
+"""
+_CARRYING = frozenset(_CARRYING_NAMES.split())
+_ARITHMETIC = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "MINIMUM": "minimum", "MAXIMUM": "maximum"}
+_CONVERTERS: dict[str, Convert] = {}
+
+
+def convert_with_sizes(node: Node) -> Any:
+    """The result of an operator that reads a tensor with such a size, or a shape with one; None where it does not, or
+    where its own converter does it right. Raises UnsupportedOperatorError."""
+    sizes = node.assembly.builder.sizes
+    if sizes.none:
+        return None
+    name = node.operator.name
+    inputs = [node.assembly.known(index) for index in node.operator.inputs if index >= 0]
+    values = [value for value in inputs if isinstance(value, relax.Var)]
+    shaped = any(sizes.elements(value) is not None for value in values)
+    if not shaped and not any(sizes.of(value) for value in values):
+        return None
+    if shaped:
+        found = _computed(node, sizes)
+        if found is not None:
+            return found
+    if name in _CONVERTERS:
+        return _CONVERTERS[name](node, sizes)
+    if name not in _CARRYING:
+        sizes.refuse(values, name)
+    return None
+
+
+def _converter(name: str) -> Callable[[Convert], Convert]:
+    def register(function: Convert) -> Convert:
+        _CONVERTERS[name] = function
+        return function
+
+    return register
+
+
+def _dims(node: Node, sizes: Sizes, index: int) -> list[Any]:
+    """An input that is a shape, or a part of one: integers and sizes."""
+    found = sizes.elements(node.input(index))
+    return node.integers(index) if found is None else found.reshape(-1).tolist()
+
+
+# ---- arithmetic on shapes ----------------------------------------------------------------------------------------
+
+
+def _computed(node: Node, sizes: Sizes) -> relax.Expr | None:
+    """A shape computed from shapes, element by element; None where the result may be something else."""
+    inputs = [sizes.elements(node.input(index)) for index in range(node.input_count) if node.has_input(index)]
+    if any(found is None for found in inputs):
+        return None
+    try:
+        found = _elements(node, sizes, [array for array in inputs if array is not None])
+    except (IndexError, ValueError, TypeError):  # for the operator's own converter to report
+        return None
+    return None if found is None else sizes.tensor(found, node.output_tensor().dtype)
+
+
+def _elements(node: Node, sizes: Sizes, inputs: list[np.ndarray]) -> np.ndarray | None:
+    name, data = node.operator.name, inputs[0]
+    if name in _ARITHMETIC and node.options.get("fused_activation_function", "NONE") == "NONE":
+        return build.arithmetic(sizes, _ARITHMETIC[name], inputs)
+    if name == "CAST" and node.output_tensor().dtype in ("int32", "int64"):
+        return data
+    if name == "CONCATENATION":
+        return np.concatenate(inputs, int(node.options["axis"]))
+    if name == "PACK" and data.ndim == 0:
+        return build.objects([array[()] for array in inputs])
+    if name == "GATHER" and data.ndim == 1 and not node.options["batch_dims"]:
+        return build.objects(data[node.constant(1)])
+    if name == "SLICE" and data.ndim == 1:
+        (begin,), (size,) = node.integers(1), node.integers(2)
+        return data[begin:] if size == -1 else data[begin : begin + size]
+    if name == "STRIDED_SLICE" and data.ndim == 1 and not node.options["new_axis_mask"]:
+        return _sliced(node, data)
+    if name in ("SQUEEZE", "EXPAND_DIMS") and data.size == 1:
+        return data.reshape(() if name == "SQUEEZE" else (1,) * (data.ndim + 1))
+    if name == "RESHAPE" and data.size == 1 and len(inputs) > 1:
+        return data.reshape((1,) * len(node.integers(1)))
+    if name == "REDUCE_PROD" and data.ndim == 1:
+        product = build.objects(reduce(sizes.times, data.tolist(), 1))
+        return product.reshape((1,) if node.options["keep_dims"] else ())
+    return None
+
+
+def _sliced(node: Node, data: np.ndarray) -> np.ndarray:
+    (begin,), (end,), (step,) = (node.integers(index) for index in (1, 2, 3))
+    if node.options["shrink_axis_mask"]:
+        return build.objects(data[begin])
+    first = None if node.options["begin_mask"] else begin
+    return data[first : None if node.options["end_mask"] else end : step]
+
+
+@_converter("SHAPE")
+def _shape(node: Node, sizes: Sizes) -> relax.Expr:
+    return sizes.tensor(build.objects(build.dims_of(sizes, node.input(0))), node.output_tensor().dtype)
+
+
+# ---- tensors of such shapes, and parts ---------------------------------------------------------------------------
+
+
+@_converter("RESHAPE")
+def _reshape(node: Node, sizes: Sizes) -> relax.Expr:
+    has_shape = node.has_input(1) and len(node.shape(1)) == 1
+    dims = _dims(node, sizes, 1) if has_shape else [int(dim) for dim in node.options["new_shape"]]
+    return build.reshape(sizes, node.input(0), dims, node.label)
+
+
+@_converter("BROADCAST_TO")
+def _broadcast(node: Node, sizes: Sizes) -> relax.Expr:
+    return build.broadcast(sizes, node.input(0), _dims(node, sizes, 1), node.label)
+
+
+@_converter("FILL")
+def _fill(node: Node, sizes: Sizes) -> relax.Expr:
+    value = node.emit(relax.op.reshape(node.input(1), ()))
+    return build.broadcast(sizes, value, _dims(node, sizes, 0), node.label)
+
+
+@_converter("ZEROS_LIKE")
+def _zeros_like(node: Node, sizes: Sizes) -> relax.Expr:
+    dims = build.dims_of(sizes, node.input(0))
+    return build.full(sizes, dims, np.zeros((), node.dtype(0)), node.label)
+
+
+@_converter("RANGE")
+def _range(node: Node, sizes: Sizes) -> relax.Expr:
+    (start,), (limit,), (step,) = (_dims(node, sizes, index) for index in range(3))
+    if not isinstance(limit, Size) or start != 0 or step != 1:
+        raise node.unsupported("a range other than from 0 up to a size known only at run time")
+    return build.counting(sizes, 0, limit, 1, node.dtype(0))
+
+
+@_converter("SLICE")
+def _slice(node: Node, sizes: Sizes) -> relax.Expr:
+    data, begin, lengths = node.input(0), _dims(node, sizes, 1), _dims(node, sizes, 2)
+    for axis, (first, length) in enumerate(zip(begin, lengths, strict=True)):
+        if (first, length) == (0, -1):
+            continue
+        rest = isinstance(length, int) and length == -1
+        if isinstance(length, int) and not rest and axis in sizes.of(data):
+            raise refusal(sizes.of(data)[axis], f"a SLICE of {length} elements, of which there may be fewer,")
+        data = build.sliced(sizes, data, axis, first, build.WHOLE if rest else sizes.plus(first, length))
+    return data
+
+
+@_converter("STRIDED_SLICE")
+def _strided_slice(node: Node, sizes: Sizes) -> relax.Expr | None:
+    """x[b:e:s, …], without new axes; None where all bounds are known, and only whole axes have such sizes."""
+    begin, end, steps = (_dims(node, sizes, index) for index in (1, 2, 3))
+    data, options = node.input(0), node.options
+    for option in ("ellipsis_mask", "new_axis_mask"):
+        if options[option]:
+            raise node.unsupported(f"{option} of a tensor whose size is known only at run time")
+    dropped = []
+    for axis, (first, last, step) in enumerate(zip(begin, end, steps, strict=True)):
+        bit = 1 << axis
+        if options["shrink_axis_mask"] & bit:
+            size = sizes.of(data).get(axis)
+            if size is not None:
+                raise refusal(size, "a single element of it")
+            last = sizes.plus(first, 1) if first != -1 else build.WHOLE
+            dropped.append(axis)
+        elif options["end_mask"] & bit:
+            last = build.WHOLE
+        first = 0 if options["begin_mask"] & bit and not options["shrink_axis_mask"] & bit else first
+        if (first, last, step) != (0, build.WHOLE, 1):
+            data = build.sliced(sizes, data, axis, first, last, step)
+    return node.emit(relax.op.squeeze(data, dropped)) if dropped else data

@@ -1,0 +1,143 @@
+"""WHERE, and what follows tensors whose sizes depend on data: LiteRT's results."""
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.frontends.tflite.importer import from_tflite
+from qnn_ext.interpreter import Interpreter
+
+pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+
+from tests.conformance.tflite_models.builder import Graph
+from tests.conformance.tflite_models.runner import invoke
+
+from .test_updates import suppression
+
+I32, I64, F32 = np.int32, np.int64, np.float32
+
+
+def check(model, trials, build=False):
+    expected = invoke(model, trials, "builtin", stateful=False)
+    module = from_tflite(model)
+    for runner in (Interpreter(module), *([qnn_ext.build(module, num_threads=1)] if build else [])):
+        for trial, references in zip(trials, expected, strict=True):
+            for found, reference in zip(runner.run(trial).values(), references, strict=True):
+                assert (found.shape, found.dtype) == (reference.shape, reference.dtype)
+                np.testing.assert_array_equal(found, reference)
+
+
+def trials_of(rng, *shape):
+    """Some, all and no elements."""
+    drawn = np.rint(rng.standard_normal(shape) * 2).astype(F32)
+    return [[drawn], [np.ones(shape, F32)], [np.zeros(shape, F32)]]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float32", "int32", "int64", "int8"])
+@pytest.mark.parametrize("shape", [(6,), (2, 3, 4)], ids=str)
+def test_where(dtype, shape, rng):
+    graph = Graph()
+    graph.op("WHERE", [graph.input(shape, dtype)], [graph.output((), "int64")])
+    trials = [[x.astype(dtype)] for (x,) in trials_of(rng, *shape)]
+    check(graph.build(), trials[:2])
+    (found,) = Interpreter(from_tflite(graph.build())).run(trials[2]).values()
+    assert found.shape == (0, len(shape))  # what LiteRT's Python cannot return
+
+
+def network(tail, shape=(5, 3)):
+    """Rows by a mask of their first element, and what `tail` adds: (graph, indices of the rows, x) -> nothing."""
+    graph = Graph()
+    x = graph.input(shape, "float32")
+    first = graph.tensor((shape[0],), "float32")
+    options = {"beginMask": 0, "endMask": 1, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 2}
+    graph.op("STRIDED_SLICE", [x, *map(graph.const, (I32([0, 0]), I32([0, 1]), I32([1, 1])))], [first], **options)
+    mask, found, rows = (graph.tensor(*one) for one in (((shape[0],), "bool"), ((), "int64"), ((), "int64")))
+    graph.op("GREATER", [first, graph.const(F32(0))], [mask])
+    graph.op("WHERE", [mask], [found])
+    graph.op("RESHAPE", [found, graph.const(I32([-1]))], [rows], newShape=[-1])
+    tail(graph, rows, x)
+    return graph.build()
+
+
+def gathered(graph, rows, x):
+    picked, total = graph.output((), "float32"), graph.output((3,), "float32")
+    graph.op("GATHER", [x, rows], [picked], axis=0, batchDims=0)
+    graph.op("REDUCE_MAX", [picked, graph.const(I32([0, 1]))], [top := graph.tensor((), "float32")], keepDims=False)
+    graph.op("SUB", [picked, top], [below := graph.tensor((), "float32")])
+    graph.op("CONCATENATION", [picked, below], [graph.output((), "float32")], axis=0)
+    graph.op("SUM", [picked, graph.const(I32([0]))], [total], keepDims=False)
+
+
+def shaped(graph, rows, x):
+    graph.op("GATHER", [x, rows], [picked := graph.tensor((), "float32")], axis=0, batchDims=0)
+    graph.op("SHAPE", [picked], [shape := graph.tensor((2,), "int32")], outType=2)
+    options = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 1}
+    bounds = [graph.const(I32([value])) for value in (0, 1, 1)]
+    graph.op("STRIDED_SLICE", [shape, *bounds], [count := graph.output((), "int32")], **options)
+    graph.op("MUL", [count, graph.const(I32(3))], [many := graph.tensor((), "int32")])
+    graph.op("PACK", [many, graph.const(I32(1))], [target := graph.tensor((2,), "int32")], valuesCount=2, axis=0)
+    graph.op("RESHAPE", [picked, target], [graph.output((), "float32")], newShape=[])
+    graph.op("PACK", [count, graph.const(I32(2))], [pair := graph.tensor((2,), "int32")], valuesCount=2, axis=0)
+    graph.op("FILL", [pair, graph.const(F32(7))], [graph.output((), "float32")])
+    graph.op("RANGE", [graph.const(I32(0)), count, graph.const(I32(1))], [graph.output((), "int32")])
+
+
+def sliced(graph, rows, x):
+    options = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
+    for begin, end, step, masks in (
+        (0, 2, 1, {}),
+        (1, 0, 1, {"endMask": 1}),
+        (-2, 0, 1, {"endMask": 1}),
+        (0, -1, 2, {}),
+    ):
+        bounds = [graph.const(I32([value])) for value in (begin, end, step)]
+        graph.op("STRIDED_SLICE", [rows, *bounds], [graph.output((), "int64")], **{**options, **masks})
+
+
+@pytest.mark.parametrize("tail", [gathered, shaped, sliced], ids=lambda tail: tail.__name__)
+def test_network(tail, rng):
+    trials = trials_of(rng, 5, 3)
+    check(network(tail), trials[: 3 if tail is sliced else 2], build=tail is gathered)
+
+
+def test_slice_by_the_number_of_boxes(rng):
+    """The boxes that NON_MAX_SUPPRESSION_V4 keeps, without what fills them up."""
+    graph = Graph()
+    boxes, scores = graph.input((9, 4), "float32"), graph.input((9,), "float32")
+    limits = [graph.const(value) for value in (I32(6), F32(0.4), F32(0.3))]
+    kept, count = graph.tensor((6,), "int32"), graph.tensor((), "int32")
+    graph.op("NON_MAX_SUPPRESSION_V4", [boxes, scores, *limits], [kept, count])
+    graph.op("PACK", [count], [end := graph.tensor((1,), "int32")], valuesCount=1, axis=0)
+    options = {"beginMask": 1, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
+    first = graph.tensor((), "int32")
+    graph.op("STRIDED_SLICE", [kept, graph.const(I32([0])), end, graph.const(I32([1]))], [first], **options)
+    graph.op("GATHER", [boxes, first], [graph.output((), "float32")], axis=0, batchDims=0)
+    corner = rng.random((9, 2))
+    values = np.concatenate([corner, corner + rng.random((9, 2)) * 0.5], 1).astype(F32)
+    check(graph.build(), [[values, (rng.permutation(9) / scale).astype(F32)] for scale in (9, 20, 40)])
+    assert from_tflite(suppression("NON_MAX_SUPPRESSION_V4", 5, 3, 0.1, 0.5)).outputs[0].bounded == ()
+
+
+def test_refusal():
+    def reversed_rows(graph, rows, x):
+        graph.op("REVERSE_V2", [rows, graph.const(I32([0]))], [graph.output((), "int64")])
+
+    with pytest.raises(
+        UnsupportedOperatorError, match=r"at most 5, which comes from WHERE.*REVERSE_V2 is not supported"
+    ):
+        from_tflite(network(reversed_rows))
+
+
+def test_interpreter_facade(rng):
+    from qnn_ext.compat.litert import Interpreter as Facade
+
+    interpreter = Facade(model_content=network(sliced))
+    interpreter.allocate_tensors()
+    ((x,), *_) = trials_of(rng, 5, 3)
+    (expected,) = invoke(network(sliced), [[x]], "builtin", stateful=False)
+    interpreter.set_tensor(interpreter.get_input_details()[0]["index"], x)
+    interpreter.invoke()
+    for detail, wanted in zip(interpreter.get_output_details(), expected, strict=True):
+        assert tuple(detail["shape"]) == wanted.shape
+        np.testing.assert_array_equal(interpreter.get_tensor(detail["index"]), wanted)
