@@ -16,6 +16,7 @@ from ..errors import ModelFormatError
 from ..limits import check_elements
 from ..op.base import constant, shape_of
 from .building import padded as pad
+from .run_time import checked_indices
 from .size_rules import extreme, reshaped
 from .sizes import Axes, Size, Sizes, refusal
 
@@ -108,6 +109,31 @@ def counted_from_end(sizes: Sizes, indices: relax.Expr, size: Size, label: str) 
     length = sizes.emit(relax.op.astype(size.value, dtype)) if dtype != "int64" else size.value
     negative = sizes.emit(relax.op.less(checked, constant(np.zeros((), dtype))), own)
     return sizes.emit(relax.op.where(negative, sizes.emit(relax.op.add(checked, length), own), checked), own)
+
+
+def rows_by(sizes: Sizes, data: relax.Expr, indices: relax.Expr, axis: int, label: str) -> relax.Expr:
+    """data[…, indices, …] along an axis; negative indices count from its end. Indices of an axis of known size are
+    checked."""
+    size = sizes.of(data).get(axis)
+    if size is None:
+        places = checked_indices(sizes.builder.emit, indices, shape_of(data)[axis], label, negative=True)
+    else:
+        places = counted_from_end(sizes, indices, size, label)
+    return rows(sizes, data, places, axis)
+
+
+def elements(sizes: Sizes, data: relax.Expr, indices: Sequence[relax.Expr], label: str) -> relax.Expr:
+    """data[i, j, …]: one element, or slice, for each place in indices of one shape along the first axes."""
+    shape, depth, emit = shape_of(data), len(indices), sizes.builder.emit
+    for size in sizes.of(data).values():
+        raise refusal(size, "indices along several axes, of which it is one,")
+    place: Any = None
+    for axis, index in enumerate(indices):
+        wide = emit(relax.op.astype(checked_indices(emit, index, shape[axis], label, negative=True), "int64"))
+        step = emit(relax.op.multiply(wide, constant(np.int64(prod(shape[axis + 1 : depth])))))
+        place = step if place is None else emit(relax.op.add(place, step))
+    flat = emit(relax.op.reshape(data, (prod(shape[:depth]), *shape[depth:])))
+    return rows(sizes, flat, place, 0)
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------

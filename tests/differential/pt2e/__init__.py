@@ -37,7 +37,13 @@ NORMS = "a float reduction: tests/frontends/pytorch/exported/test_operators.py c
 WRITES = "writes into tensors: tests/frontends/pytorch/exported/test_states.py compares it with PyTorch"
 WINDOWS = "a float operator that moves or adds: tests/frontends/pytorch/exported/test_operators.py"
 WRITTEN = ("index_copy.default", "index_put.default", "select_scatter.default", "slice_scatter.default")
+DEPENDENT = "tests/frontends/pytorch/exported/test_data_dependent.py compares it, and what follows it, with PyTorch"
+DEPENDENTS = """
+aten.argwhere.default aten.index.Tensor aten.masked_select.default aten.nonzero.default aten.nonzero_numpy.default
+aten.where.default
+"""
 EXCLUDED = {
+    **dict.fromkeys(DEPENDENTS.split(), DEPENDENT),
     **{f"aten.{name}": WRITES for name in WRITTEN},
     "aten.cumsum.default": NORMS,
     **dict.fromkeys(("aten.im2col.default", "aten.col2im.default"), WINDOWS),

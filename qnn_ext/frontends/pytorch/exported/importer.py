@@ -29,12 +29,14 @@ from ....passes.qdq_to_integer import qdq_to_integer
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
 from ...building import blaming, distinct, identifier, reason
+from ...data_dependent import trimmed
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor, loses_integers
 from .functional import prepared
 from .registry import CONVERTERS
+from .run_time_sizes import convert_with_sizes
 from .values import dtype_name, is_any_of
 
 _NO_EFFECT = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range", "_guards_fn")
@@ -113,16 +115,23 @@ class ProgramImporter:
         specs = self._bind_inputs()
         graph = self.program.graph_module
         outputs: list[tuple[str, relax.Expr]] = []
+        bounded: list[tuple[int, ...]] = []
 
         def walk() -> list[relax.Expr]:
-            outputs.extend(self._results(self._walk(graph, _live_nodes(graph.graph))))
+            found = self._results(self._walk(graph, _live_nodes(graph.graph)))
+            sizes, count = self.assembly.builder.sizes, len(found) - len(self._states)
+            sizes.refuse([value for _, value in found[count:]], "a buffer")
+            for name, value in found:
+                value, axes = trimmed(sizes, value)
+                outputs.append((name, value))
+                bounded.append(axes)
             return [value for _, value in outputs]
 
         mod, notes = qdq_to_integer(keep_packed(self.assembly.module(walk)))
         names = distinct([name for name, _ in outputs[: len(outputs) - len(self._states)]])
         output_specs = tuple(
-            TensorSpec(name, shape_of(value), str(value.ty.dtype))
-            for name, (_, value) in zip(names, outputs, strict=False)
+            TensorSpec(name, shape_of(value), str(value.ty.dtype), bounded=axes)
+            for name, (_, value), axes in zip(names, outputs, bounded, strict=False)
         )
         return QnnModule(mod, specs, output_specs, tuple(self._states.values()), tuple(notes), self.source)
 
@@ -165,6 +174,10 @@ class ProgramImporter:
             return
         if name == INNER_TENSOR:
             self._bind(node, inner_tensor(self._values, node))
+            return
+        sized = convert_with_sizes(self, name, lambda: self.resolve(bound_arguments(node)))
+        if sized is not None:
+            self._bind(node, self.emit(sized) if isinstance(sized, relax.Call) else sized)
             return
         constant_result = fold(self._values, node, name) if self._may_run(node) else NOT_CONSTANT
         if constant_result is not NOT_CONSTANT:

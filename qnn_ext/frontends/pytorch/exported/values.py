@@ -11,6 +11,7 @@ from tvm import relax
 
 from ....errors import UnsupportedOperatorError
 from ....op.base import constant, constant_value, shape_of
+from ...sizes import Size
 
 _VALUE_DTYPES = (
     torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32,
@@ -41,7 +42,8 @@ def scalar(value: Any, dtype: str) -> relax.Expr:
 
 
 def cast(importer: Any, value: Any, dtype: str) -> relax.Expr:
-    """A tensor or number as a tensor of this dtype."""
+    """A tensor, number or size as a tensor of this dtype."""
+    value = value.value if isinstance(value, Size) else value
     if not isinstance(value, relax.Expr):
         return scalar(value, dtype)
     if dtype_of(value) == dtype:

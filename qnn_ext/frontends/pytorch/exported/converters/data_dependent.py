@@ -1,0 +1,72 @@
+"""Operators whose results have sizes that depend on data: nonzero, boolean masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from .....errors import UnsupportedOperatorError
+from .....op.base import shape_of
+from .... import data_dependent as build
+from ....sizes import Sizes
+from ..registry import converter
+from ..values import dtype_of
+
+
+def _sizes(importer: Any) -> Sizes:
+    return importer.assembly.builder.sizes
+
+
+@converter("aten.nonzero.default", "aten.argwhere.default")
+def _nonzero(importer: Any, x: relax.Expr) -> relax.Expr:
+    """The coordinates of all elements that are not 0, int64 (number of them, rank), in row-major order."""
+    sizes = _sizes(importer)
+    found, size = build.coordinates(sizes, _mask(importer, x), importer.label)
+    return sizes.emit(relax.op.stack(found, 1), {0: size})
+
+
+@converter("aten.nonzero_numpy.default", "aten.where.default")
+def _coordinates(importer: Any, x: relax.Expr) -> tuple[relax.Expr, ...]:
+    """The coordinates along each axis."""
+    found, _ = build.coordinates(_sizes(importer), _mask(importer, x), importer.label)
+    return tuple(found)
+
+
+def _mask(importer: Any, x: relax.Expr) -> relax.Expr:
+    if not shape_of(x):
+        raise UnsupportedOperatorError("a scalar's coordinates are not supported")
+    return build.nonzero_mask(_sizes(importer), x)
+
+
+@converter("aten.masked_select.default")
+def _masked_select(importer: Any, x: relax.Expr, mask: relax.Expr) -> relax.Expr:
+    """The elements for which the mask is true, after both are broadcast."""
+    sizes = _sizes(importer)
+    x = build.broadcast(sizes, x, build.dims_of(sizes, mask), importer.label)
+    mask = build.broadcast(sizes, mask, build.dims_of(sizes, x), importer.label)
+    if not shape_of(x):
+        x, mask = (build.reshape(sizes, value, [1], importer.label) for value in (x, mask))
+    return build.masked(sizes, x, mask, 0, importer.label)
+
+
+@converter("aten.index.Tensor")
+def _index(importer: Any, x: relax.Expr, indices: list[Any]) -> relax.Expr:
+    """x[mask] and x[:, mask]; x[i], x[:, i] and x[i, j, …] with indices whose number is known only at run time. Other
+    indices are TVM's."""
+    sizes = _sizes(importer)
+    given = {axis: index for axis, index in enumerate(indices) if index is not None}
+    masks = {axis: index for axis, index in given.items() if dtype_of(index) == "bool"}
+    if masks:
+        if len(given) != 1:
+            raise UnsupportedOperatorError("a mask together with other indices is not supported; use one mask")
+        ((axis, mask),) = masks.items()
+        return build.masked(sizes, x, mask, axis, importer.label)
+    if not sizes.of(x) and not any(sizes.of(index) for index in given.values()):
+        return importer.by_tvm()
+    if list(given) == list(range(len(given))) and len(given) > 1:
+        return build.elements(sizes, x, list(given.values()), importer.label)
+    if len(given) != 1:
+        raise UnsupportedOperatorError("indices along several axes, other than the first ones, are not supported")
+    ((axis, index),) = given.items()
+    return build.rows_by(sizes, x, index, axis, importer.label)

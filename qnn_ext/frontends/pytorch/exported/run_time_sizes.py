@@ -1,0 +1,206 @@
+"""Operators of an exported program that read tensors whose sizes are known only at run time, or such a size itself,
+which the program has as a number.
+
+Where a converter takes numbers from shapes, it has a counterpart here; those in `_CARRYING` take none, and what they
+emit carries the sizes on (`sizes.py`). All other operators are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ....errors import UnsupportedOperatorError
+from ....op.base import constant, shape_of
+from ... import data_dependent as build
+from ...sizes import Size, Sizes, refusal
+from .values import axes_of, dtype_name
+
+Convert = Callable[..., Any]
+
+_CARRYING_NAMES = """
+    _log_softmax _softmax _to_copy abs acos add addmm alias all amax amin any argmax argmin argwhere asin atan
+    bitwise_and bitwise_not bitwise_or bitwise_xor bmm cat ceil choose_qparams clamp clamp_max clamp_min clone
+    concat contiguous convert_element_type cos cumsum dequantize_per_channel dequantize_per_tensor detach div
+    dropout elu embedding eq erf exp expm1 float floor floor_divide ge gelu getitem gt hardsigmoid hardswish
+    hardtanh index index_select isfinite isinf isnan layer_norm le leaky_relu lift_fresh_copy linear log log1p
+    log_softmax logical_and logical_not logical_or logical_xor lt masked_fill masked_select matmul max maximum
+    mean min minimum mm mul ne neg nonzero nonzero_numpy permute pow prod quantize_per_channel quantize_per_tensor
+    reciprocal relu relu6 remainder round rsqrt rsub select sigmoid sign silu sin softmax softplus sqrt square
+    squeeze stack sub sum swapaxes t tan tanh to transpose type_as unbind unsqueeze where
+"""
+_CARRYING = frozenset(_CARRYING_NAMES.split())
+_NUMBERS: dict[str, Callable[[Sizes, Any, Any], Any]] = {
+    "add": Sizes.plus,
+    "sub": Sizes.minus,
+    "mul": Sizes.times,
+    "floordiv": lambda sizes, one, two: sizes.quotient(one, two),
+    "sym_max": Sizes.greatest,
+    "sym_min": Sizes.least,
+    "max": Sizes.greatest,
+    "min": Sizes.least,
+}
+_CONVERTERS: dict[str, Convert] = {}
+
+
+def convert_with_sizes(importer: Any, name: str, arguments: Callable[[], list[Any]]) -> Any:
+    """The result of an operator that reads a tensor with such a size, or one itself; None where it does not, or where
+    its own converter does it right. Raises UnsupportedOperatorError.
+
+    name: the node's target; arguments: what it reads
+    """
+    sizes = importer.assembly.builder.sizes
+    if sizes.none:
+        return None
+    values = arguments()
+    read = list(_leaves(values))
+    if not any(isinstance(value, Size) or sizes.of(value) for value in read):
+        return None
+    short = name.split(".")[1] if "." in name else name
+    if "." not in name and short in _NUMBERS and all(isinstance(value, (int, Size)) for value in values):
+        return _NUMBERS[short](sizes, *values)
+    if short in _CONVERTERS:
+        return _CONVERTERS[short](importer, sizes, *values)
+    number = next((value for value in read if isinstance(value, Size)), None)
+    if number is not None and short in ("add", "sub", "mul", "div", "rsub"):
+        return None  # a tensor and a number, which `cast` makes a tensor
+    if number is not None:
+        raise refusal(number, f"{name} of it")
+    if short not in _CARRYING:
+        sizes.refuse(read, short)
+    return None
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _converter(*names: str) -> Callable[[Convert], Convert]:
+    def register(function: Convert) -> Convert:
+        _CONVERTERS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+# ---- shapes ------------------------------------------------------------------------------------------------------
+
+
+@_converter("sym_size")
+def _size(importer: Any, sizes: Sizes, x: relax.Expr, dim: int) -> Any:
+    return build.dims_of(sizes, x)[dim]
+
+
+@_converter("sym_numel", "numel")
+def _elements(importer: Any, sizes: Sizes, x: relax.Expr) -> Any:
+    return reduce(sizes.times, build.dims_of(sizes, x), 1)
+
+
+@_converter("view", "reshape", "_unsafe_view")
+def _reshape(importer: Any, sizes: Sizes, x: relax.Expr, dims: list[Any]) -> relax.Expr:
+    return build.reshape(sizes, x, dims, importer.label)
+
+
+@_converter("flatten")
+def _flatten(importer: Any, sizes: Sizes, x: relax.Expr, start: int, end: int) -> relax.Expr:
+    dims = build.dims_of(sizes, x)
+    first, last = start % len(dims), end % len(dims)
+    flat = reduce(sizes.times, dims[first : last + 1], 1)
+    return build.reshape(sizes, x, [*dims[:first], flat, *dims[last + 1 :]], importer.label)
+
+
+@_converter("unflatten")
+def _unflatten(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, parts: list[Any]) -> relax.Expr:
+    dims = build.dims_of(sizes, x)
+    axis = dim % len(dims)
+    return build.reshape(sizes, x, [*dims[:axis], *parts, *dims[axis + 1 :]], importer.label)
+
+
+@_converter("expand", "broadcast_to")
+def _expand(importer: Any, sizes: Sizes, x: relax.Expr, dims: list[Any], _implicit: bool = False) -> relax.Expr:
+    return build.broadcast(sizes, x, [1 if dim == -1 else dim for dim in dims], importer.label)
+
+
+@_converter("zeros", "ones", "full")
+def _full(importer: Any, sizes: Sizes, dims: list[Any], *rest: Any) -> relax.Expr:
+    return _filled(importer, sizes, dims, rest)
+
+
+@_converter("new_zeros", "new_ones", "new_full")
+def _new(importer: Any, sizes: Sizes, x: relax.Expr, dims: list[Any], *rest: Any) -> relax.Expr:
+    return _filled(importer, sizes, dims, rest)
+
+
+@_converter("zeros_like", "ones_like", "full_like")
+def _like(importer: Any, sizes: Sizes, x: relax.Expr, *rest: Any) -> relax.Expr:
+    return _filled(importer, sizes, build.dims_of(sizes, x), rest)
+
+
+def _filled(importer: Any, sizes: Sizes, dims: list[Any], rest: tuple[Any, ...]) -> relax.Expr:
+    name = str(importer.node.target).split(".")[1].removeprefix("new_").removesuffix("_like")
+    value = {"zeros": 0, "ones": 1}.get(name)
+    value = rest[0] if value is None else value
+    if isinstance(value, Size):
+        raise refusal(value, "a tensor of such values")
+    return build.full(sizes, dims, np.asarray(value, dtype_name(importer.meta.dtype)), importer.label)
+
+
+@_converter("arange")
+def _arange(importer: Any, sizes: Sizes, *_arguments: Any) -> relax.Expr:
+    numbers = [importer.resolve(arg) for arg in importer.node.args]
+    start, stop, step = [0, *numbers, 1] if len(numbers) == 1 else [*numbers, 1][:3]
+    if not isinstance(start, int) or start < 0 or step != 1 or not isinstance(stop, Size):
+        raise UnsupportedOperatorError("a range other than from an integer up to a size in steps of 1")
+    count = sizes.greatest(sizes.plus(stop, -start), 0)
+    dtype = dtype_name(importer.meta.dtype)
+    return build.counting(sizes, start, count, 1, dtype) if isinstance(count, Size) else constant(np.zeros(0, dtype))
+
+
+# ---- parts -------------------------------------------------------------------------------------------------------
+
+
+@_converter("slice")
+def _slice(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, end: Any, step: int) -> relax.Expr:
+    axis = dim % len(shape_of(x))
+    first, last = 0 if start is None else start, build.WHOLE if end is None else end
+    if (first, step) == (0, 1) and isinstance(last, int) and last >= build.WHOLE:
+        return x
+    return build.sliced(sizes, x, axis, first, last, step)
+
+
+@_converter("narrow")
+def _narrow(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, length: Any) -> relax.Expr:
+    return build.sliced(sizes, x, dim % len(shape_of(x)), start, sizes.plus(start, length))
+
+
+@_converter("topk")
+def _top_k(importer: Any, sizes: Sizes, x: relax.Expr, k: Any, dim: int, largest: bool, _sorted: bool) -> Any:
+    return build.top_k(sizes, x, k, dim % len(shape_of(x)), bool(largest), "int64", importer.label)
+
+
+@_converter("sort")
+def _sort(importer: Any, sizes: Sizes, x: relax.Expr, *options: Any) -> Any:
+    """(…, dim, descending), after `stable` in one overload."""
+    dim, descending = options[-2:]
+    axis = axes_of(dim, len(shape_of(x)))[0]
+    order = importer.emit(relax.op.argsort(x, axis, descending, "int64"))
+    return importer.emit(relax.op.sort(x, axis, descending)), order
+
+
+@_converter("pad", "constant_pad_nd")
+def _pad(importer: Any, sizes: Sizes, x: relax.Expr, pad: list[Any], *options: Any) -> relax.Expr:
+    mode, value = options if len(options) == 2 else ("constant", options[0])
+    if mode != "constant":
+        sizes.refuse([x], f"padding in mode {mode!r}")
+        raise UnsupportedOperatorError(f"padding in mode {mode!r} by a size known only at run time")
+    axes = [len(shape_of(x)) - 1 - index for index in range(len(pad) // 2)]
+    number = np.asarray(0 if value is None else value, str(x.ty.dtype))
+    return build.padded(sizes, x, axes, [*pad[::2], *pad[1::2]], number, importer.label)
