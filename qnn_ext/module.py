@@ -55,6 +55,13 @@ class TensorSpec:
         size = shape[self.batch_axis] if len(shape) == len(self.shape) else 0
         return size > 0 and shape == self.of_batch(size)
 
+    def may_be(self, shape: tuple[int, ...]) -> bool:
+        """Whether an output of one sample may have this shape."""
+        return len(shape) == len(self.shape) and all(
+            found == size or (axis in self.bounded and found < size)
+            for axis, (found, size) in enumerate(zip(shape, self.shape, strict=True))
+        )
+
     def sample(self, array: np.ndarray, index: int) -> np.ndarray:
         """One sample of a batch, as a batch of one; without a dynamic batch, the whole array."""
         parts = (slice(None),) * self.batch_axis + (slice(index, index + 1),)

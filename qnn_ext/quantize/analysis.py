@@ -22,6 +22,7 @@ from ..passes.rewrite import bindings_of, variables_of
 from .annotate.families import Family, family_of
 from .config import QConfig
 from .dataset import batches
+from .measurable import measurable
 from .ranges import Range
 from .switchable import Observed, Switchable, observations, switchable
 
@@ -153,6 +154,7 @@ def analyze(
 
     Raises QuantizationError when nothing is annotated, ranges are missing or the data set is empty.
     """
+    annotated = measurable(annotated)
     observed = observations(annotated, ranges, config or QConfig())
     layers = quantized_layers(annotated, observed)
     shown = list(

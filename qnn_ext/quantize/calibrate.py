@@ -22,6 +22,7 @@ from .config import QConfig, current_config
 from .dataset import Batches, ShardedBatches, batches
 from .engines import engine_of, shared_engines
 from .instrument import instrument
+from .measurable import measurable
 from .ranges import Range
 from .table import CalibrationTable
 from .weights import weight_range
@@ -52,11 +53,11 @@ def calibrate(
         ranges = {name: value or assigned[name].threshold(name) for name, value in fixed.items()}
         candidates = {name: one.candidates(name) for name, one in assigned.items() if isinstance(one, OutputError)}
         if candidates:
-            ranges |= choose_ranges(annotated, candidates, ranges, dataset, config)
+            ranges |= choose_ranges(measurable(annotated), candidates, ranges, dataset, config)
         if auto and not annotated.states:  # with states there is no program that takes all ranges
             tables = alternatives(auto, ranges, found)
             again = partial(_recalibrated, annotated, found, ranges, {name: assigned[name] for name in reading})
-            ranges = choose_table(annotated, tables, again, reading, dataset, config)
+            ranges = choose_table(measurable(annotated), tables, again, reading, dataset, config)
     return CalibrationTable(ranges)
 
 

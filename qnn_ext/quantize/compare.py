@@ -108,6 +108,12 @@ def _check_ports(one: Model, two: Model) -> None:
         if [spec.shape for spec in first] != [spec.shape for spec in second]:
             described = (", ".join(map(str, specs)) for specs in (first, second))
             raise InputError(f"the models' {kind} do not match: {' against '.join(described)}")
+    for spec in one.outputs:
+        if spec.bounded:
+            raise InputError(
+                f"the size of output {spec.name!r} is known only at run time, and the two models may give different "
+                "ones: compare models that end before the operator it comes from, or measure a metric"
+            )
 
 
 def _in_order(wanted: Sequence[TensorSpec], found: Sequence[TensorSpec]) -> Sequence[TensorSpec]:

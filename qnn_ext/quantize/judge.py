@@ -70,6 +70,12 @@ class Judge:
     """Compares models with the float one on the first `samples` batches of `data`. States start anew for each pass."""
 
     def __init__(self, module: QnnModule, data: Batches, samples: int, goal: Goal) -> None:
+        for spec in module.outputs:
+            if spec.bounded:
+                raise QuantizationError(
+                    f"the size of output {spec.name!r} is known only at run time, so that outputs cannot be compared "
+                    "value by value: quantize without min_sqnr and metric, or a model that ends before such operators"
+                )
         self._data, self._samples = data, samples
         self.goal = goal
         runner = engine_of(module)
