@@ -13,6 +13,7 @@ from ..recipe import Case, FrameworkRefuses, Frontend, Oracle
 from . import elementwise, moves, products, recurrent, windows  # noqa: F401  (they fill the registry)
 from .builder import GENERATORS, make
 
+_SEGMENTS = ("SUM", "PROD", "MAX", "MIN")
 EXCLUDED = {
     "TFLite_Detection_PostProcess": "LiteRT does not sort equal scores stably; tests/conformance has cases for it",
     **dict.fromkeys(
@@ -31,7 +32,10 @@ EXCLUDED = {
         ),
         "LiteRT has no kernels for them; tests/frontends/tflite/test_control_flow.py compares the same layer without",
     ),
-    "UNIDIRECTIONAL_SEQUENCE_RNN": "float; tests/frontends/tflite/test_sequence_rnn.py compares it",
+    **dict.fromkeys(
+        ("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN"), "float; tests/frontends/tflite/test_sequence_rnn.py compares them"
+    ),
+    "LSTM": "one step of a sequence; tests/frontends/tflite/test_lstm.py and test_sequence_rnn.py compare it",
     **dict.fromkeys(
         ("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN"),
         "float; tests/frontends/tflite/test_bidirectional.py compares them",
@@ -40,6 +44,7 @@ EXCLUDED = {
         (
             *("BITWISE_XOR", "CALL", "DYNAMIC_UPDATE_SLICE", "EMBEDDING_LOOKUP", "MATRIX_DIAG", "MATRIX_SET_DIAG"),
             *("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", "REVERSE_SEQUENCE", "RIGHT_SHIFT", "SCATTER_ND"),
+            *("BUCKETIZE", "CONV_3D", "SPARSE_TO_DENSE", *(f"UNSORTED_SEGMENT_{kind}" for kind in _SEGMENTS)),
         ),
         "tests/frontends/tflite/test_updates.py compares them",
     ),

@@ -22,6 +22,34 @@ def test_equals_litert(case):
     assert_equals_reference(case)
 
 
+@pytest.mark.parametrize("mode", ["float32", "hybrid", "int8"])
+@pytest.mark.parametrize("variant", ["plain", "batch3", "peephole_projection_layer_norm", "cifg_peephole"])
+def test_a_single_step_equals_litert(mode, variant, rng):
+    """The operator LSTM: over calls it keeps its states, as a sequence does over its steps."""
+    pytest.importorskip("ai_edge_litert.interpreter")
+    from tests.conformance.tflite_models.recurrent import LSTM_VARIANTS, LstmBuilder
+    from tests.conformance.tflite_models.runner import invoke
+
+    layer = LSTM_VARIANTS[variant]
+    made = LstmBuilder(f"LSTM/{mode}/{variant}", mode, layer)
+    x = made.graph.input((layer.batch, layer.depth), made.dtype, made.input_q, step=1 / 64)
+    operands = made.operands(x)
+    y = made.graph.output((layer.batch, layer.outputs or layer.cells), made.dtype, made.output_q())
+    clips = {"cellClip": layer.cell_clip, "projClip": layer.projection_clip}
+    made.graph.op("LSTM", operands, [y], act="tanh", intermediates=made.intermediates(), **clips)
+    content = made.graph.build()
+    module = from_tflite(content, numerics="tflite")
+    draw = (lambda shape: rng.uniform(-1, 1, shape)) if made.dtype == "float32" else lambda s: rng.integers(-99, 99, s)
+    trials = [[draw((layer.batch, layer.depth)).astype(made.dtype)] for _ in range(3)]
+    expected = invoke(content, trials, "reference", True)
+    for runner in (Interpreter(module), *([qnn_ext.build(module, num_threads=1)] if variant == "batch3" else [])):
+        for (data,), (wanted,) in zip(trials, expected, strict=True):
+            if made.dtype == "float32":
+                np.testing.assert_allclose(runner(data), wanted, rtol=1e-5, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(runner(data), wanted)
+
+
 def test_bundled_model_equals_litert():
     litert = pytest.importorskip("ai_edge_litert.interpreter")
     path = BUNDLED / "digits_lstm_int8.tflite"

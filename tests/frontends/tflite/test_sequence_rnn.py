@@ -58,3 +58,49 @@ def test_equals_litert(options, rng):
 def test_refused(options, error, message):
     with pytest.raises(error, match=rf"UNIDIRECTIONAL_SEQUENCE_RNN #0 .*{message}"):
         from_tflite(layer(**options))
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_single_step_equals_litert(hybrid, rng):
+    graph, made = Graph(), np.random.default_rng(3)
+    x = graph.input((BATCH, DEPTH), "float32", low=-1, high=1)
+    matrices = [made.integers(-127, 128, (UNITS, size)).astype(np.int8) for size in (DEPTH, UNITS)]
+    weights = [
+        graph.const(one, q=Q(1 / 300)) if hybrid else graph.const((one / 300).astype(np.float32)) for one in matrices
+    ]
+    bias = graph.const(made.normal(0, 0.2, UNITS).astype(np.float32))
+    state = graph.tensor((BATCH, UNITS), "float32", variable=True)
+    output = graph.output((BATCH, UNITS), "float32")
+    graph.op("RNN", [x, *weights, bias, state], [output], fusedActivationFunction=TANH)
+    content = graph.build()
+    module = from_tflite(content, numerics="tflite")
+    trials = [[rng.uniform(-1, 1, (BATCH, DEPTH)).astype(np.float32)] for _ in range(2)]
+    expected = invoke(content, trials, "reference", True)
+    for runner in (Interpreter(module), qnn_ext.build(module)):
+        for (data,), (wanted,) in zip(trials, expected, strict=True):
+            np.testing.assert_allclose(runner(data), wanted, rtol=1e-5, atol=1e-6)
+
+
+def basic_lstm(units=UNITS, dtype="float32"):
+    graph, made = Graph(), np.random.default_rng(3)
+    x = graph.input((BATCH, DEPTH), dtype, low=-1, high=1)
+    hidden = graph.input((BATCH, UNITS), dtype, low=-1, high=1)
+    matrix = graph.const(made.normal(0, 0.3, (4 * units, DEPTH + UNITS)).astype(np.float32))
+    bias = graph.const(made.normal(0, 0.2, 4 * units).astype(np.float32))
+    state = graph.input((BATCH, UNITS), dtype, low=-1, high=1)
+    results = [graph.output((BATCH, size), dtype) for size in (UNITS, UNITS, DEPTH + UNITS, 4 * UNITS)]
+    options = {"fusedActivationFunction": TANH, "kernelType": 1, "cellClip": 0.0, "projClip": 0.0}
+    graph.op("LSTM", [x, hidden, matrix, bias, state], results, **options)
+    return graph.build()
+
+
+def test_a_basic_lstm_equals_litert(rng):
+    content = basic_lstm()
+    module = from_tflite(content)
+    trial = [rng.uniform(-1, 1, spec.shape).astype(np.float32) for spec in module.inputs]
+    (expected,) = invoke(content, [trial], "reference", False)
+    for runner in (Interpreter(module), qnn_ext.build(module)):
+        for found, wanted in zip(runner.run(trial).values(), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ModelFormatError, match="of a basic LSTM's inputs do not match"):
+        from_tflite(basic_lstm(units=UNITS + 1))

@@ -190,3 +190,56 @@ def test_call_of_a_subgraph():
     inputs = [values((2, 3), "float32") for _ in range(2)]
     (found,) = qnn_ext.build(from_tflite(graph.build())).run(inputs).values()
     np.testing.assert_array_equal(found, inputs[0] - 2 * inputs[1])
+
+
+# ---- segments, sparse values, boundaries -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values_count", [None, 3])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "uint8", "int32", "int64"])
+def test_sparse_to_dense(dtype, values_count):
+    places = np.array([[0, 3], [2, 1], [1, 4]], np.int32)
+    own = values(() if values_count is None else (values_count,), dtype)
+    shape, default = np.array([3, 5], np.int32), values((), dtype)
+    check("SPARSE_TO_DENSE", [places, shape, own, default], [((3, 5), dtype)], known=(1,))
+
+
+def test_sparse_to_dense_of_a_vector():
+    shape, places = np.array([6], np.int64), np.array([4, 0, 2], np.int64)
+    inputs = [places, shape, values((3,), "float32"), values((), "float32")]
+    check("SPARSE_TO_DENSE", inputs, [((6,), "float32")], known=(1,))
+    model = one("SPARSE_TO_DENSE", inputs, [((6,), "float32")], known=(1,))
+    with pytest.raises(InputError, match=r"index 6 is out of range 0 … 5"):
+        Interpreter(from_tflite(model)).run([np.array([4, 6, 2], np.int64), *inputs[2:]])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("kind", ["SUM", "PROD", "MAX", "MIN"])
+def test_unsorted_segments(kind, dtype):
+    """Segment 2 has no rows, and rows of negative segments belong to none."""
+    segments = np.array([[0, 3], [-1, 0], [1, 0]], np.int32)
+    data = values((3, 2, 4), dtype, -6, 7)
+    model = one(f"UNSORTED_SEGMENT_{kind}", [data, segments, np.array(4, np.int32)], [((4, 4), dtype)], known=(2,))
+    assert_equals_litert(model, [[data, segments]], compiled=kind in ("SUM", "MIN"))
+    with pytest.raises(InputError, match="index 4 is out of range"):
+        Interpreter(from_tflite(model)).run([data, segments + 1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int64"])
+def test_bucketize(dtype):
+    data = np.append(values((4, 5), dtype, -9, 10).reshape(-1), np.array([3, -2], dtype))
+    check("BUCKETIZE", [data], [(data.shape, "int32")], boundaries=[-2.0, 0.5, 3.0, 3.0])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_conv3d(padding, bias):
+    data, weight = values((2, 4, 5, 6, 3), "float32"), values((2, 3, 2, 3, 4), "float32")
+    options = {"strideD": 1, "strideH": 2, "strideW": 1, "padding": padding, "fusedActivationFunction": 1}
+    options |= {"dilationDFactor": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    shape = (2, 4, 3, 6, 4) if padding == "SAME" else (2, 3, 2, 5, 4)
+    inputs = [data, weight, values((4,), "float32")][: 3 if bias else 2]
+    model = one("CONV_3D", inputs, [(shape, "float32")], known=(1, 2), **options)
+    expected = invoke(model, [[data]], "builtin", stateful=False)
+    for runner in (Interpreter(from_tflite(model)), qnn_ext.build(from_tflite(model))):
+        np.testing.assert_allclose(runner(data), expected[0][0], rtol=1e-5, atol=1e-4)

@@ -1,4 +1,4 @@
-"""EQUAL … GREATER_EQUAL, LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, WHERE, SELECT, SELECT_V2."""
+"""EQUAL … GREATER_EQUAL, LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, WHERE, BUCKETIZE, SELECT, SELECT_V2."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from tvm import relax
 from .... import op as qnn
 from ....numerics import fixed_point, reference
 from ....numerics.reference import domain
+from ....op.base import constant
 from ....qparams import QParams
 from ... import data_dependent as build
 from ..integers import centered, multiply, require_dtype, same_dtype, scalar, tensor_qparams
 from ..node import Node
 from ..registry import converter
+from .shape import check_elements
 
 # TFLite compares the operands' real values after scaling both by 2⁸: steps much finer than 1/256 compare as equal.
 COMPARISON_SHIFT = 8
@@ -102,6 +104,24 @@ def convert_where(node: Node) -> relax.Expr:
         raise node.unsupported(f"{node.input_count} operands, or a scalar")
     found, size = build.coordinates(sizes, build.nonzero_mask(sizes, node.input(0)), node.label)
     return sizes.emit(relax.op.stack(found, 1), {0: size})
+
+
+@converter("BUCKETIZE", max_version=1)
+def convert_bucketize(node: Node) -> relax.Expr:
+    """How many of the ascending boundaries are at most x, as int32; all of them for NaN."""
+    boundaries = np.asarray(node.options["boundaries"], np.float32).reshape(-1)
+    if not (np.diff(boundaries) >= 0).all():
+        raise node.malformed("the boundaries must ascend")
+    require_dtype(node, node.dtype(0), "float32", "int32", "int64")
+    data = node.input(0)
+    if node.dtype(0) != "float32":
+        data = node.emit(relax.op.astype(data, "float32"))
+    if not len(boundaries):
+        return relax.op.zeros(list(node.shape(0)), "int32")
+    check_elements(node, (*node.shape(0), len(boundaries)))
+    column = node.emit(relax.op.expand_dims(data, len(node.shape(0))))
+    passed = node.emit(relax.op.logical_not(node.emit(relax.op.less(column, constant(boundaries)))))
+    return relax.op.sum(node.emit(relax.op.astype(passed, "int32")), [-1])
 
 
 # ---- select ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM: the roles of their tensors, and the loop over time.
+"""LSTM, UNIDIRECTIONAL_SEQUENCE_LSTM and BIDIRECTIONAL_SEQUENCE_LSTM: the roles of their tensors, and the loop over
+time.
 
 The arithmetic of one step is in `lstm_integer` and `lstm_float`; both follow the same equations, with σ = sigmoid:
 
@@ -20,6 +21,7 @@ from .lstm_float import FloatCell, Matrix
 from .lstm_integer import IntegerCell
 from .lstm_layer import Layer, input_weights, read_layer
 from .sequences import exchanged, is_time_major, merged, plus_crossed, products, renumbered, sources, steps_first
+from .shape import block, reshape
 
 
 class Cell(Protocol):
@@ -32,6 +34,43 @@ class Cell(Protocol):
     def step(self, products: relax.Expr, hidden: relax.Expr, cell: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
         """(h', c') from the input products of one time step (batch, gates · cells) and the states."""
         ...
+
+
+@converter("LSTM", max_version=4)
+def convert_lstm(node: Node) -> relax.Expr | list[relax.Expr]:
+    """One step: x (batch, depth), the states in the two variable tensors; or, of the basic kind, inputs and outputs."""
+    if len(node.shape(0)) != 2:
+        raise node.malformed(f"the input must have 2 dimensions, found shape {node.shape(0)}")
+    if node.options["kernel_type"] == "BASIC":
+        return _basic(node)
+    layer = read_layer(node)
+    if node.dtype(0) == "int16":
+        raise node.unsupported("a single step of int16, which LiteRT has no kernel for; int8 and float32 are supported")
+    cell = IntegerCell(node, layer) if layer.integer else FloatCell(node, layer)
+    rows = node.emit(cell.input_products(node.input(0)))
+    outputs = _over_time(node, layer, cell, reshape(node, rows, [1, *shape_of(rows)]))
+    return reshape(node, outputs, [node.shape(0)[0], layer.outputs])
+
+
+def _basic(node: Node) -> list[relax.Expr]:
+    """h' and c' from x, h, one matrix and bias for the gates i, g, f, o of [x, h], and c; and what LiteRT's kernel
+    computes on the way. In float only."""
+    if node.input_count != 5:
+        raise node.malformed(f"a basic LSTM has 5 inputs, found {node.input_count}")
+    (batch, depth), (_, units) = node.shape(0), (node.shape(1) if len(node.shape(1)) == 2 else (0, 0))
+    expected = [(batch, depth), (batch, units), (4 * units, depth + units), (4 * units,), (batch, units)]
+    found = [node.shape(index) for index in range(5)]
+    if found != expected or not units:
+        raise node.malformed(f"the shapes {', '.join(map(str, found))} of a basic LSTM's inputs do not match")
+    if {node.dtype(index) for index in range(5)} != {"float32"}:
+        raise node.unsupported(f"a basic LSTM of {node.dtype(0)}; supported: float32")
+    emit, op = node.emit, relax.op
+    joined = emit(op.concat([node.input(0), node.input(1)], 1))
+    sums = emit(op.add(Matrix(node, [2]).product(joined), node.input(3)))
+    i, g, f, o = (block(node, sums, [1], [k * units], [(k + 1) * units], [1]) for k in range(4))
+    added = emit(op.multiply(emit(op.sigmoid(i)), emit(op.tanh(g))))
+    state = emit(op.add(added, emit(op.multiply(emit(op.sigmoid(f)), node.input(4)))))
+    return [emit(op.multiply(emit(op.sigmoid(o)), emit(op.tanh(state)))), state, joined, sums]
 
 
 @converter("UNIDIRECTIONAL_SEQUENCE_LSTM", max_version=5)

@@ -179,7 +179,7 @@ class IntegerCell:
         at the end."""
         if self.layer.outputs == self.layer.cells:
             return weights
-        batch, entries = shape[0], shape[0] if self.node.options["time_major"] else 1
+        batch, entries = shape[0], shape[0] if self.node.options.get("time_major", True) else 1
         walked = np.zeros(entries * self.layer.cells, np.int64)
         end = min(walked.size, entries * self.layer.outputs)
         walked[:end] = np.resize(weights[: self.layer.outputs], end)

@@ -1,5 +1,5 @@
-"""UNIDIRECTIONAL_SEQUENCE_RNN and BIDIRECTIONAL_SEQUENCE_RNN: h' = activation(b + W·x + R·h) over time, float and
-hybrid."""
+"""RNN, UNIDIRECTIONAL_SEQUENCE_RNN and BIDIRECTIONAL_SEQUENCE_RNN: h' = activation(b + W·x + R·h), once or over time,
+float and hybrid."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from ..node import Node, shape_of
 from ..registry import converter
 from .lstm_float import Matrix, activation_of
 from .sequences import exchanged, is_time_major, merged, plus_crossed, products, renumbered, sources, steps_first
+from .shape import reshape
 
 _DATA, _INPUT, _RECURRENT, _BIAS, _STATE = range(5)
+
+
+@converter("RNN", max_version=3)
+def convert_rnn(node: Node) -> relax.Expr:
+    """One step: x (batch, depth), the hidden state in a variable tensor."""
+    if len(node.shape(_DATA)) != 2:
+        raise node.malformed(f"the input must have 2 dimensions, found shape {node.shape(_DATA)}")
+    batch, depth = node.shape(_DATA)
+    own = _products(node, reshape(node, node.input(_DATA), [1, batch, depth]))
+    return reshape(node, _over_time(node, own), [batch, shape_of(own)[2]])
 
 
 @converter("UNIDIRECTIONAL_SEQUENCE_RNN", max_version=3)
@@ -21,7 +32,7 @@ def convert_sequence_rnn(node: Node) -> relax.Expr:
     Input (batch, steps, depth), or (steps, batch, depth) if time-major; W (units, depth), R (units, units), b (units,)
     """
     time_major = is_time_major(node)
-    return exchanged(node, _over_time(node, _products(node, time_major)), time_major)
+    return exchanged(node, _over_time(node, _products(node, steps_first(node, _DATA, time_major))), time_major)
 
 
 @converter("BIDIRECTIONAL_SEQUENCE_RNN", max_version=3)
@@ -36,18 +47,18 @@ def convert_bidirectional_sequence_rnn(node: Node) -> list[relax.Expr]:
     sequences = sources(node, auxiliary=9, weights=10, time_major=time_major)
     for backwards, first in enumerate((1, 5)):
         direction = renumbered(node, [sequences.own[backwards], *range(first, first + 4)])
-        own = _products(direction, time_major)
+        own = _products(direction, steps_first(direction, _DATA, time_major))
         if sequences.crossed is not None:
             own = plus_crossed(node, own, Matrix(node, [10 + backwards]), sequences.crossed)
         outputs.append(exchanged(node, _over_time(direction, own, bool(backwards)), time_major))
     return merged(node, outputs)
 
 
-def _products(node: Node, time_major: bool) -> relax.Expr:
-    """b + W·x of all steps, (steps, batch, units)."""
+def _products(node: Node, steps: relax.Expr) -> relax.Expr:
+    """b + W·x of all steps, (steps, batch, depth) → (steps, batch, units)."""
     data, weights = node.shape(_DATA), node.shape(_INPUT)
     units = node.shape(_BIAS)[0] if len(node.shape(_BIAS)) == 1 else 0
-    if not units or weights != (units, data[2]) or node.shape(_RECURRENT) != (units, units):
+    if not units or weights != (units, data[-1]) or node.shape(_RECURRENT) != (units, units):
         raise node.malformed(
             f"input {data}, weights {weights} and {node.shape(_RECURRENT)} and bias {node.shape(_BIAS)} do not match"
         )
@@ -57,9 +68,7 @@ def _products(node: Node, time_major: bool) -> relax.Expr:
         if node.dtype(index) != "float32":
             raise node.unsupported(f"input {index} of dtype {node.dtype(index)}")
     matrix = Matrix(node, [_INPUT])
-    return products(
-        lambda rows: relax.op.add(node.input(_BIAS), matrix.product(rows)), node, steps_first(node, _DATA, time_major)
-    )
+    return products(lambda rows: relax.op.add(node.input(_BIAS), matrix.product(rows)), node, steps)
 
 
 def _over_time(node: Node, own: relax.Expr, backwards: bool = False) -> relax.Expr:

@@ -1,5 +1,5 @@
-"""DYNAMIC_UPDATE_SLICE, SCATTER_ND, EMBEDDING_LOOKUP, REVERSE_SEQUENCE, MATRIX_DIAG, MATRIX_SET_DIAG: elements written
-to, or read from, places that other tensors name."""
+"""DYNAMIC_UPDATE_SLICE, SCATTER_ND, SPARSE_TO_DENSE, UNSORTED_SEGMENT_SUM and its kin, EMBEDDING_LOOKUP,
+REVERSE_SEQUENCE, MATRIX_DIAG, MATRIX_SET_DIAG: elements written to, or read from, places that other tensors name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax
 
+from .... import op as qnn
 from ....op.base import constant, constant_value, shape_of
 from ...reversal import reversed_sequences
 from ...run_time import checked_indices
@@ -82,6 +83,52 @@ def convert_scatter_nd(node: Node) -> relax.Expr:
     terms = node.emit(relax.op.astype(node.input(1), wide)) if wide != dtype else node.input(1)
     sums = node.emit(relax.op.scatter_nd(zeros, places, terms, "add"))
     return sums if wide == dtype else relax.op.astype(sums, dtype)
+
+
+@converter("SPARSE_TO_DENSE", max_version=3)
+def convert_sparse_to_dense(node: Node) -> relax.Expr:
+    """out[indices[i]] = values[i], or one value for all, and a default value elsewhere; indices are numbers, or rows of
+    them."""
+    shape = check_elements(node, node.integers(1), "folded")
+    given, values = node.shape(0), node.shape(2)
+    count, depth = (given[0] if given else 1), (given[1] if len(given) == 2 else 1)
+    if len(given) > 2 or depth != len(shape) or values not in ((), (count,)) or node.shape(3) not in ((), (1,)):
+        raise node.malformed(f"indices of shape {given} and values of shape {values} do not match a shape {shape}")
+    require_dtype(node, node.dtype(0), *_INDICES)
+    require_dtype(node, same_dtype(node, 2, 3), "float32", "int8", "uint8", "int32", "int64")
+    rows = reshape(node, node.input(0), [count, depth])
+    places = node.emit(relax.op.astype(checked_indices(node.emit, rows, shape, node.label), "int64"))
+    filled = node.emit(relax.op.broadcast_to(reshape(node, node.input(3), []), list(shape)))
+    terms = node.emit(relax.op.broadcast_to(node.input(2), [count]))
+    return relax.op.scatter_nd(filled, places, terms, "update")
+
+
+_SEGMENTS = {"SUM": "add", "PROD": "mul", "MAX": "max", "MIN": "min"}
+
+
+@converter(*(f"UNSORTED_SEGMENT_{kind}" for kind in _SEGMENTS), max_version=1)
+def convert_unsorted_segment(node: Node) -> relax.Expr:
+    """out[s, q…] = Σ data[i…, q…] over all i with segments[i…] = s, or the product or an extreme; of none, what leaves
+    a value as it is. Rows of negative segments belong to none."""
+    shape, segments = node.shape(0), node.shape(1)
+    (count,) = node.integers(2) if len(node.integers(2)) == 1 else (-1,)
+    if count < 1 or not segments or shape[: len(segments)] != segments:
+        raise node.malformed(f"{count} segments, named by a tensor of shape {segments}, of data of shape {shape}")
+    require_dtype(node, node.dtype(0), "float32", "int32")
+    require_dtype(node, node.dtype(1), "int32")
+    kind, dtype = node.operator.name.removeprefix("UNSORTED_SEGMENT_"), np.dtype(node.dtype(0))
+    limits = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    neutral = {"SUM": 0, "PROD": 1, "MAX": limits.min, "MIN": limits.max}[kind]
+    rest = shape[len(segments) :]
+    check_elements(node, (count + 1, *rest), "folded")
+    lowest = int(np.iinfo(np.int32).min)
+    checked = node.emit(qnn.check_bounds(node.input(1), [lowest], [count - 1], node.label))
+    is_none = node.emit(relax.op.less(checked, constant(np.int32(0))))
+    places = node.emit(relax.op.where(is_none, constant(np.int32(count)), checked))  # a row that is cut off
+    places = reshape(node, node.emit(relax.op.astype(places, "int64")), [*segments, 1])
+    start = node.emit(relax.op.full([count + 1, *rest], constant(np.asarray(neutral, dtype)), str(dtype)))
+    found = node.emit(relax.op.scatter_nd(start, places, node.input(0), _SEGMENTS[kind]))
+    return block(node, found, [0], [0], [count], [1])
 
 
 @converter("EMBEDDING_LOOKUP", max_version=4)
