@@ -134,13 +134,14 @@ def _own_compiler() -> str | None:
 
 
 def _emulator(backend: Backend) -> dict[str, Any]:
-    """What runs programs of another family: QEMU's user mode."""
-    path = shutil.which(f"qemu-{backend.architecture}")
-    return {
-        "architecture": backend.architecture,
-        "command": path,
-        "problem": "" if path else f"no qemu-{backend.architecture}: apt-get install qemu-user",
-    }
+    """What runs programs of another family: QEMU's user mode; its boards for those without an operating system."""
+    if backend.concurrent:
+        program, package = f"qemu-{backend.architecture}", "qemu-user"
+    else:
+        program = package = "qemu-system-arm"
+    path = shutil.which(program)
+    problem = "" if path else f"no {program}: apt-get install {package}"
+    return {"architecture": backend.architecture, "command": path, "problem": problem}
 
 
 def _extra(name: str, extra: Extra) -> dict[str, Any]:

@@ -53,7 +53,8 @@ def test_what_is_missing_has_a_remedy(report, cli, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)  # of zig
     data = report()
     assert all(entry["command"] is None and "install" in entry["problem"] for entry in data["linkers"])
-    assert all("qemu-user" in entry["problem"] for entry in data["emulators"])
+    packages = {entry["architecture"]: entry["problem"].rpartition(" ")[2] for entry in data["emulators"]}
+    assert packages.pop("cortex-m") == "qemu-system-arm" and set(packages.values()) == {"qemu-user"}
     missing = next(entry for entry in data["extras"] if entry["extra"] == "onnx")
     assert missing["missing"] == ["no_such_module"] and missing["command"] == "pip install 'qnn-ext[onnx]'"
     assert "missing no_such_module: pip install 'qnn-ext[onnx]'" in cli("doctor")[1]
