@@ -67,7 +67,9 @@ WITHOUT = {
         "DynamicQuantizeMatMul",
     },
     "a table with an entry for every 8-bit value": {"QLinearSoftmax", "quantized::softmax"},
-    "indices are checked by run_time.checked_indices, as in GATHER_ND": {"SCATTER_ND", "EMBEDDING_LOOKUP"},
+    "indices are checked by run_time.checked_indices, as in GATHER_ND": {
+        *("SCATTER_ND", "EMBEDDING_LOOKUP", "aten::max_unpool2d", "aten.max_unpool2d.default"),
+    },
     "k is known at import and checked by run_time.check_count, as in TopK": {"aten::topk"},
     "the bits to shift by are clipped": {"RIGHT_SHIFT"},
     "clips its indices, as MXNet does": {"Embedding", "_contrib_quantized_embedding"},

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from tvm import relax
 
-from ....limits import check
 from ....op.base import constant, shape_of
+from ...maxima import first_maxima
 from ..node import Node
 from ..registry import converter
 from .geometry import Window, window
@@ -46,39 +46,12 @@ def pool(node: Node) -> relax.Expr | list[relax.Expr]:
 
 def _places(node: Node, geometry: Window, result: tuple[int, ...]) -> relax.Expr:
     """The position of each maximum in the flattened data, the first of equal ones."""
-    shape, dtype = node.shape(0), np.dtype(node.dtype(0))
+    shape, rank = node.shape(0), len(node.shape(0)) - 2
     if node.attribute("storage_order", 0):
         raise node.unsupported("positions in column-major order")
-    check("unrolled", math.prod(geometry.kernel), f"{node.label}: the elements of a window")
-    rank = len(shape) - 2
-    ends = [
-        (count - 1) * stride + (k - 1) * dilation + 1
-        for count, stride, k, dilation in zip(
-            result[2:], geometry.strides, geometry.kernel, geometry.dilation, strict=True
-        )
-    ]
-    after = [max(end - n - low, 0) for end, n, low in zip(ends, shape[2:], geometry.padding, strict=False)]
-    widths = [0, 0, 0, 0, *(width for pair in zip(geometry.padding, after, strict=False) for width in pair)]
-    lowest = -np.inf if dtype.kind == "f" else int(np.iinfo(dtype).min)
-    data = node.emit(relax.op.nn.pad(node.input(0), widths, pad_value=lowest)) if any(widths) else node.input(0)
-    steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    best, offset = None, None
-    for tap in np.ndindex(*geometry.kernel):
-        begin = [place * dilation for place, dilation in zip(tap, geometry.dilation, strict=True)]
-        end = [b + (n - 1) * s + 1 for b, n, s in zip(begin, result[2:], geometry.strides, strict=True)]
-        axes = list(range(2, 2 + rank))
-        value = node.emit(relax.op.strided_slice(data, axes, begin, end, list(geometry.strides)))
-        own = constant(np.int64(sum(b * step for b, step in zip(begin, steps[2:], strict=True))))
-        if best is None:
-            best, offset = value, own
-            continue
-        larger = node.emit(relax.op.greater(value, best))
-        offset = node.emit(relax.op.where(larger, own, offset))
-        best = node.emit(relax.op.where(larger, value, best))
-    place = node.emit(relax.op.broadcast_to(offset, result))
-    strides, low = (1, 1, *geometry.strides), (0, 0, *geometry.padding[:rank])
-    for axis, count in enumerate(result):
-        firsts = (np.arange(count, dtype=np.int64) * strides[axis] - low[axis]) * steps[axis]
-        firsts = firsts.reshape([-1 if number == axis else 1 for number in range(len(result))])
-        place = node.emit(relax.op.add(place, constant(firsts)))
-    return place
+    low = geometry.padding[:rank]
+    place = first_maxima(
+        node.emit, node.input(0), geometry.kernel, geometry.strides, low, geometry.dilation, result, node.label
+    )
+    images = np.arange(math.prod(shape[:2]), dtype=np.int64) * math.prod(shape[2:])
+    return relax.op.add(place, constant(images.reshape(*shape[:2], *[1] * rank)))

@@ -24,6 +24,23 @@ def test_max_pool2d(rng, engine, layout, options):
     check(lambda x: F.max_pool2d(x, *options), image(rng, (2, 5, 11, 14), 77, layout), engine=engine)
 
 
+@pytest.mark.parametrize("options", [(2, 2), (3, 2, 1), (3, 2, 1, 1, True), ((3, 2), (1, 2), (1, 0), (2, 1))])
+def test_places_of_maxima(rng, options):
+    """Of equal elements the first counts."""
+    x = torch.from_numpy(rng.integers(-4, 4, (2, 5, 11, 14)).astype("float32"))
+    check(lambda x: F.max_pool2d(x, *options, return_indices=True)[1], x)
+    check(lambda x: F.max_pool2d(x[1], *options, return_indices=True)[0], x)
+
+
+def test_max_unpool(rng):
+    """By the operator: F.max_unpool2d compares sizes, which cannot be traced."""
+    unpool = torch._C._nn.max_unpool2d
+    x = torch.from_numpy(rng.normal(0, 1, (2, 5, 12, 14)).astype("float32"))
+    check(lambda x: unpool(*F.max_pool2d(x, 2, return_indices=True), [12, 14]), x, compiled=True)
+    places = torch.from_numpy(rng.permutation(12 * 14)[: 6 * 7].reshape(1, 6, 7)).expand(5, 6, 7)
+    check(lambda x, i: unpool(x[0, :, :6, :7], i, [12, 14]), x, places)
+
+
 def test_max_pool1d(rng, engine):
     check(lambda x: F.max_pool1d(x, 3, 2, 1), quantized(rng, (2, 5, 17), 0.03, 77), engine=engine)
     check(lambda x: F.max_pool1d(x, 3, 2, 1, ceil_mode=True), quantized(rng, (2, 5, 16), 0.03, 77), engine=engine)

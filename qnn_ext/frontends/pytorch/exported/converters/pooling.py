@@ -11,6 +11,7 @@ from tvm import relax
 
 from .....errors import UnsupportedOperatorError
 from .....op.base import constant, shape_of
+from ....maxima import first_maxima, unpooled
 from ...norms import order_of, vector_norm
 from ..registry import converter
 from ..values import axes_of, cast, dtype_of, pair, reshape, scalar
@@ -77,9 +78,22 @@ def _max_pool(
 
 
 @converter("aten.max_pool2d_with_indices.default", "aten.max_pool3d_with_indices.default")
-def _max_pool_with_indices(importer: Any, *args: Any) -> tuple[relax.Expr]:
-    """Only the values: nothing can use the indices, because taking the second result fails."""
-    return (_max_pool(importer, *args),)
+def _max_pool_with_indices(
+    importer: Any, x: relax.Expr, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[relax.Expr, relax.Expr]:
+    """The values, and the place of each in its image."""
+    rank = _rank(importer)
+    pooled = _max_pool(importer, x, kernel, stride, padding, dilation, ceil_mode)
+    kernel, padding, dilation = pair(kernel, rank), pair(padding, rank), pair(dilation, rank)
+    stride = pair(stride, rank) if stride else kernel
+    batched, result = _with_batch(importer, x, rank), shape_of(_with_batch(importer, pooled, rank))
+    places = first_maxima(importer.emit, batched, kernel, stride, padding, dilation, result, importer.label)
+    return pooled, _without_batch(importer, x, places)
+
+
+@converter("aten.max_unpool2d.default")
+def _max_unpool(importer: Any, x: relax.Expr, places: relax.Expr, size: Any) -> relax.Expr:
+    return importer.emit(unpooled(importer.emit, x, places, pair(size, 2), importer.label))
 
 
 @converter("aten.avg_pool1d.default", "aten.avg_pool2d.default", "aten.avg_pool3d.default")

@@ -13,6 +13,7 @@ from ..... import op as qnn
 from .....op.base import constant, shape_of
 from .....op.compound import reshape
 from .....qparams import QParams
+from ....maxima import first_maxima, unpooled
 from ..formulas import VECTOR_CHANNELS, f32, quantize, scalar
 from ..node import Node
 from ..registry import converter
@@ -31,8 +32,8 @@ def _as_image(node: Node, value: relax.Expr, spatial: int) -> relax.Expr:
 
 
 @converter("aten::max_pool1d", "aten::max_pool2d", "aten::quantized_max_pool1d", "aten::quantized_max_pool2d",
-           "quantized::max_pool1d", "quantized::max_pool2d")  # fmt: skip
-def _max_pool(node: Node) -> relax.Expr:
+           "quantized::max_pool1d", "quantized::max_pool2d", "aten::max_pool2d_with_indices")  # fmt: skip
+def _max_pool(node: Node) -> relax.Expr | list[relax.Expr]:
     name = "self" if "self" in node.arguments else "qx"
     spatial = 1 if "1d" in node.kind else 2
 
@@ -42,6 +43,8 @@ def _max_pool(node: Node) -> relax.Expr:
         values = values if len(values) == spatial else values * spatial
         return values if spatial == 2 else [0 if argument == "padding" else 1, *values]
 
+    if node.kind == "aten::max_pool2d_with_indices" and node.qparams("self") is not None:
+        raise node.unsupported("positions of the maxima of a quantized tensor")
     kernel = numbers("kernel_size", ())
     strides = numbers("stride", kernel[2 - spatial :])
     padding, dilation = numbers("padding", ()), numbers("dilation", ())
@@ -55,7 +58,19 @@ def _max_pool(node: Node) -> relax.Expr:
     pooled = relax.op.nn.max_pool2d(
         data, pool_size=kernel, strides=strides, padding=[*padding, *behind], dilation=dilation, layout="NCHW"
     )
-    return node.move(pooled)
+    values = node.move(pooled)
+    if node.kind != "aten::max_pool2d_with_indices":
+        return values
+    result = [*shape_of(data)[:2], *out]
+    places = first_maxima(node.emit, data, kernel, strides, padding, dilation, result, node.label)
+    return [values, node.move(places)]
+
+
+@converter("aten::max_unpool2d")
+def _max_unpool(node: Node) -> relax.Expr:
+    """Each value at its place, and 0 elsewhere."""
+    size = [int(length) for length in node["output_size"]]
+    return unpooled(node.emit, node.expr("self"), node.expr("indices"), size, node.label)
 
 
 # ---- average -----------------------------------------------------------------------------------------------------
