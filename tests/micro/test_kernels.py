@@ -47,7 +47,9 @@ def quantized(builder, acc, rng, channels, residual=None):
 def check(module: qnn_ext.QnnModule, board: str, rng: np.random.Generator) -> None:
     """A module's results on an emulated board."""
     boards.require()
-    inputs = [rng.integers(-128, 128, spec.shape).astype(np.int8) for spec in module.inputs]
+    ranges = [(spec, np.iinfo(spec.dtype)) for spec in module.inputs]
+    inputs = [rng.integers(limits.min, limits.max + 1, spec.shape).astype(spec.dtype) for spec, limits in ranges]
+    inputs[-1][..., 0:-1:2] = ranges[-1][1].min  # sums of products of extremes
     with boards.scratch() as folder:
         found = boards.firmware(module, boards.BOARDS[board], Path(folder)).run(*inputs)
     for output, expected in zip(found, interpret(module.ir, inputs), strict=True):
@@ -128,3 +130,29 @@ def test_dense(board, rng):
         return products
 
     check(small_module(build, [((rows, depth), "int8") for rows, depth, _ in sizes]), board, rng)
+
+
+@pytest.mark.sampled("board")
+@pytest.mark.parametrize("board", ["m4", "m55", "m3"])
+def test_int16(board, rng):
+    """Activations of 16 bits: sums of 64, in parts that fit 32; in place, as pairs and one by one."""
+    convolutions = [
+        ((1, 6, 7, 8), 10, (3, 3), (1, 1, 1, 1)),
+        ((1, 5, 5, 3), 6, (2, 3), (0, 1, 1, 1)),
+        ((1, 3, 3, 120), 4, (3, 3), (0, 0, 0, 0)),  # 1080 values: two whole parts and a rest
+        ((1, 4, 3, 127), 3, (2, 2), (0, 0, 0, 0)),  # exactly one part
+    ]
+    dense = [((1, 64), 12), ((1, 33), 5), ((3, 1016), 9), ((1, 1300), 7)]
+    shapes = [shape for shape, *_ in (*convolutions, *dense)]
+
+    def build(builder, params):
+        results = []
+        for data, (shape, channels, kernel, padding) in zip(params, convolutions, strict=False):
+            weight = int8(rng, channels, *kernel, shape[-1])
+            results.append(op.conv2d(data, weight, 0, 0, 1.0, 1.0, padding=padding, out_dtype="int64"))
+        for data, ((_, depth), units) in zip(params[len(convolutions) :], dense, strict=True):
+            weight = np.full((units, depth), -128, np.int8) if depth == 1300 else int8(rng, units, depth)
+            results.append(op.dense(data, weight, 0, 0, 1.0, 1.0, out_dtype="int64"))
+        return results
+
+    check(small_module(build, [(shape, "int16") for shape in shapes]), board, rng)

@@ -90,12 +90,19 @@ def _filled(
     return loop(j, run, [tirx.BufferStore(columns, tirx.const(value, tiles.dtype), [k + j, pixel])], straight)
 
 
-def _sums(routines: dict[Tile, str], tiles: Tiles, first: Expr, weights: Any, block: Expr, total: Any) -> tirx.Stmt:
-    zero = const(0)
-    addresses = [total(0, 0), first, weights[block, zero, zero]]
-    size = const(tiles.values * tiles.lanes)
+def _sums(
+    routines: dict[Tile, str],
+    tiles: Tiles,
+    first: Expr,
+    weights: Any,
+    block: Expr,
+    total: Any,
+    k: Expr,
+    count: Expr,
+) -> tirx.Stmt:
+    addresses = [total(0, 0), first, weights[block, k, const(0)]]
     routine = routines[tiles.pixels, tiles.lanes]
-    return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses), size))
+    return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses), count * tiles.lanes))
 
 
 # ---- the loop over a window's values -----------------------------------------------------------------------------

@@ -31,11 +31,13 @@ def register_tiles(
     plan: Callable[[Workload], Tiles],
     pack_weight: Callable[[Workload, np.ndarray], np.ndarray],
     code: Code,
+    wide: bool = False,
 ) -> None:
     """Make an instruction's code an implementation of convolutions without groups and of dense layers, of int8.
 
     plan:        the tiles of a workload
     pack_weight: the weights in the order in which the code reads them
+    wide:        whether it takes activations of int16 with weights of int8, too, with sums of int64
     """
     product = CORTEX_M.product(instruction)
 
@@ -55,7 +57,9 @@ def register_tiles(
         """Why it does not take a workload."""
         if isinstance(workload, Conv2dWorkload) and workload.groups > 1:
             return f"{workload.groups} groups"
-        return other_dtypes(workload, ("int8",), ("int8",)) or lacking(target, product)
+        sums = "int64" if wide and workload.data_dtype == "int16" else "int32"
+        data = ("int8", "int16") if wide else ("int8",)
+        return other_dtypes(workload, data, ("int8",), sums) or lacking(target, product)
 
     for kind, name in ((Conv2dWorkload, "conv2d_nhwc"), (DenseWorkload, "dense")):
         register(

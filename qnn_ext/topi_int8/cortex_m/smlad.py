@@ -9,6 +9,8 @@ one channel, and after a rotation that costs nothing those of the other. For two
 values takes 13 instructions: 16 products.
 
 sxtb16 also widens the activations, a word at a time: (k₀, k₂) and (k₁, k₃), so weights are packed in that order.
+Activations of int16 are copied as they are. Products of int16 and int8 are added in 32 bits where no sum can overflow:
+smlald would take twice the registers.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tvm import tirx
 from ..cpu.llvm_functions import define_routine
 from .nest import loop
 from .registration import cheapest, register_tiles
-from .tiles import Code, Tiles, Workload, channels_of
+from .tiles import MOST_NARROW, Code, Tiles, Workload, channels_of
 from .window import Window, const
 
 Expr = Any
@@ -41,9 +43,13 @@ def plan(workload: Workload) -> Tiles:
     window, channels = Window.of(workload), channels_of(workload)
     pixels, lanes = cheapest(COSTS, window.pixels, channels)
     values = -(-window.values // (UNROLLED // 2 * DEPTH)) * UNROLLED // 2 * DEPTH
+    shape = (values // DEPTH, pixels, DEPTH)
+    if workload.data_dtype == "int16":
+        unit = DEPTH if window.channels % DEPTH == 0 else 1
+        direct = pixels == 1 and unit == DEPTH and values == window.values <= MOST_NARROW and window.contiguous
+        return Tiles(window, channels, pixels, lanes, values, unit, shape, "int16", direct=direct, wide=True)
     unit = WORD if window.channels % WORD == 0 else 1
     direct = pixels == 1 and unit == WORD and values == window.values and window.contiguous
-    shape = (values // DEPTH, pixels, DEPTH)
     return Tiles(window, channels, pixels, lanes, values, unit, shape, "int16", direct=direct)
 
 
@@ -65,6 +71,9 @@ def _copied(
     if tiles.unit == 1:
         store = tirx.BufferStore(columns, values(j, 1).astype("int16"), _place(k + j, pixel))
         return loop(j, run, [store], straight)
+    if tiles.wide:
+        pair = tirx.reinterpret("int32", values(j * DEPTH, DEPTH))
+        return loop(j, run // DEPTH, [_pair(columns, k + j * DEPTH, pixel, pair)])
     word = tirx.reinterpret("int32", values(j * WORD, WORD))
     parts = (_call("llvm.arm.sxtb16", half) for half in (word, _rotated(word)))
     stores = [_pair(columns, k + j * WORD + DEPTH * half, pixel, part) for half, part in enumerate(parts)]
@@ -91,12 +100,11 @@ def _pair(columns: Any, k: Expr, pixel: Expr, pair: Expr) -> tirx.Stmt:
     return tirx.BufferStore(columns, tirx.reinterpret("int16x2", pair), place)
 
 
-def _sums(tiles: Tiles, first: Expr, weights: Any, block: Expr, total: Any) -> tirx.Stmt:
-    routine = _DIRECT[tiles.lanes] if tiles.direct else _ROUTINES[tiles.pixels, tiles.lanes]
-    zero = const(0)
-    addresses = [total(0, 0), first, weights[block, zero, zero, zero]]
-    size = const(tiles.values * tiles.lanes)
-    return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses), size))
+def _sums(tiles: Tiles, first: Expr, weights: Any, block: Expr, total: Any, k: Expr, count: Expr) -> tirx.Stmt:
+    in_place = tiles.direct and not tiles.wide  # bytes, which are widened where they are used
+    routine = _DIRECT[tiles.lanes] if in_place else _ROUTINES[tiles.pixels, tiles.lanes]
+    addresses = [total(0, 0), first, weights[block, tirx.floordiv(k, const(DEPTH)), const(0), const(0)]]
+    return tirx.Evaluate(tirx.call_extern("void", routine, *map(tirx.address_of, addresses), count * tiles.lanes))
 
 
 # ---- the loop over a window's values -----------------------------------------------------------------------------
@@ -174,4 +182,4 @@ def _rotated(word: Expr) -> Expr:
 _ROUTINES = {tile: _routine(*tile) for tile in COSTS}
 _DIRECT = {lanes: _routine(1, lanes, direct=True) for pixels, lanes in COSTS if pixels == 1}
 
-register_tiles("smlad", 10, plan, pack_weight, Code(_copied, _filled, _sums))
+register_tiles("smlad", 10, plan, pack_weight, Code(_copied, _filled, _sums), wide=True)

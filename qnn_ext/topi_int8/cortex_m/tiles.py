@@ -25,6 +25,9 @@ from .window import Window, const
 Expr = Any
 Workload = Conv2dWorkload | DenseWorkload
 
+MOST_NARROW = 508
+"""Products of int16 and int8 whose sum fits 32 bits, in whole rounds of the instructions: at most 2^22 each."""
+
 MOST_STRAIGHT = 128
 """Values of a window whose copy is written without loops, where they are no whole words: so their places are known."""
 
@@ -40,6 +43,7 @@ class Tiles:
     shape, dtype:  of the columns of a tile
     vector:        channels that the epilogue takes together
     direct:        whether windows are read where they are, in memory of their own one after the other: no columns
+    wide:          whether values are int16 and sums int64, for which the instruction adds some products in 32 bits
     """
 
     window: Window
@@ -52,6 +56,7 @@ class Tiles:
     dtype: str
     vector: int = 1
     direct: bool = False
+    wide: bool = False
 
     @property
     def tiles(self) -> int:
@@ -82,8 +87,8 @@ class Code:
     copied: (tiles, columns, pixel, k, values, run, straight) -> copies `run` values to a column from place k on;
             values(j, count) are `count` of them from the j-th on; straight: without a loop
     filled: (tiles, columns, pixel, k, value, run, straight) -> fills a column from place k on
-    sums:   (tiles, first, weights, block, total) -> adds the products of a tile to total(pixel, lane); first: the
-            first value of its columns
+    sums:   (tiles, first, weights, block, total, k, count) -> adds the products of `count` values of a tile from the
+            k-th on to total(pixel, lane); first: the k-th of its columns
     """
 
     copied: Callable[..., tirx.Stmt]
@@ -104,7 +109,7 @@ def compute_tiles(tiles: Tiles, workload: Workload, x: te.Tensor, w: te.Tensor, 
 
     def product(c: Expr) -> Expr:
         weight = w(c // tiles.lanes, *(0 for _ in w.shape[1:]))
-        return te.sum(columns[k].astype("int32") * weight.astype("int32"), axis=k)
+        return te.sum(columns[k].astype(workload.out_dtype) * weight.astype(workload.out_dtype), axis=k)
 
     if isinstance(workload, DenseWorkload):
         return te.compute((workload.m, workload.n), lambda m, c: product(c), name="sums")
@@ -150,12 +155,13 @@ class _Loops:
         self._tiles, self._nest, self._code = tiles, nest, code
         self._columns = None if tiles.direct else nest.buffer("columns", tiles.shape, tiles.dtype)
         self._total = nest.buffer("total", (tiles.pixels * tiles.lanes,), "int32")
+        self._wide = nest.buffer("wide", (tiles.pixels * tiles.lanes,), "int64") if tiles.wide else None
         self._image, self._tile, self._block = (tirx.Var(name, "int32") for name in ("image", "tile", "block"))
 
     def stmt(self) -> tirx.Stmt:
         """All loops."""
         tiles = self._tiles
-        inner = loop(self._block, tiles.blocks, [*self._begin(), self._add(), *self._epilogue()])
+        inner = loop(self._block, tiles.blocks, [*self._begin(), *self._add(), *self._epilogue()])
         return loop(self._image, tiles.window.images, [loop(self._tile, tiles.tiles, [*self._copies(), inner])])
 
     # ---- columns -------------------------------------------------------------------------------------------------
@@ -214,6 +220,10 @@ class _Loops:
     def _place(self, pixel: int, lane: Expr) -> Expr:
         return self._total[const(pixel * self._tiles.lanes) + lane]
 
+    def _sum(self, pixel: int, lane: Expr) -> Expr:
+        """A sum of all products."""
+        return self._place(pixel, lane) if self._wide is None else self._wide[const(pixel * self._tiles.lanes) + lane]
+
     def _each(self, stmt: Callable[[int, Expr], tirx.Stmt]) -> Iterator[tirx.Stmt]:
         """stmt(pixel, lane) for every sum of the tile; for vectors of lanes where the channels allow it."""
         lanes, vector = min(self._tiles.lanes, self._tiles.channels), self._tiles.vector
@@ -232,15 +242,41 @@ class _Loops:
         """The sums' initial values."""
 
         def stmt(pixel: int, lane: Expr) -> tirx.Stmt:
-            place = self._place(pixel, lane)
-            return tirx.BufferStore(place.source, self._nest.initial(self._channel(lane)), place.indices)
+            place = self._sum(pixel, lane)
+            value = tirx.const(0, "int64") if self._tiles.wide else self._nest.initial(self._channel(lane))
+            return tirx.BufferStore(place.source, value, place.indices)
 
         return self._each(stmt)
 
-    def _add(self) -> tirx.Stmt:
+    def _add(self) -> list[tirx.Stmt]:
+        values, part = self._tiles.values, tirx.Var("part", "int32")
+        if self._wide is None:
+            return [self._products(const(0), values)]
+        whole, rest = divmod(values, MOST_NARROW)
+        added = [loop(part, whole, self._narrow(part * MOST_NARROW, MOST_NARROW))] if whole else []
+        return [*added, *(self._narrow(const(whole * MOST_NARROW), rest) if rest else [])]
+
+    def _narrow(self, k: Expr, count: int) -> list[tirx.Stmt]:
+        """Some products, added in 32 bits and then to the sums."""
+
+        def zero(pixel: int, lane: Expr) -> tirx.Stmt:
+            place = self._place(pixel, lane)
+            return tirx.BufferStore(place.source, const(0), place.indices)
+
+        def widened(pixel: int, lane: Expr) -> tirx.Stmt:
+            total = self._sum(pixel, lane)
+            return tirx.BufferStore(total.source, total + self._place(pixel, lane).astype("int64"), total.indices)
+
+        return [*self._each(zero), self._products(k, count), *self._each(widened)]
+
+    def _products(self, k: Expr, count: int) -> tirx.Stmt:
         columns = self._columns
-        first = self._window() if columns is None else columns[tuple(const(0) for _ in columns.shape)]
-        return self._code.sums(self._tiles, first, self._nest.weights, self._block, self._place)
+        if columns is None:
+            first = self._window()
+        else:
+            depth = self._tiles.shape[-1] if len(columns.shape) > 2 else 1
+            first = columns[(tirx.floordiv(k, const(depth)), *(const(0) for _ in columns.shape[1:]))]
+        return self._code.sums(self._tiles, first, self._nest.weights, self._block, self._place, k, const(count))
 
     def _window(self) -> Expr:
         """The first value of a tile's only window."""
@@ -259,6 +295,6 @@ class _Loops:
             place = start(self._tile, self._tiles.pixels, window.pixels) + pixel
             spatial = [self._image, tirx.floordiv(place, across), tirx.floormod(place, across)]
             index = [place] if len(self._nest.data.shape) == 2 else spatial
-            return self._nest.result([*index, self._channel(lane)], self._place(pixel, lane))
+            return self._nest.result([*index, self._channel(lane)], self._sum(pixel, lane))
 
         return self._each(stmt)

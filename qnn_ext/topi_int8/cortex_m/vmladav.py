@@ -75,7 +75,7 @@ def _place(k: Expr, pixel: Expr, unit: int) -> list[Expr]:
     return [tirx.floordiv(k, const(STEP)), pixel, tirx.Ramp(inside, const(1), unit) if unit > 1 else inside]
 
 
-def _sums(tiles: Tiles, first: Expr, weights: Any, block: Expr, total: Any) -> tirx.Stmt:
+def _sums(tiles: Tiles, first: Expr, weights: Any, block: Expr, total: Any, k: Expr, count: Expr) -> tirx.Stmt:
     zero = const(0)
     addresses = [total(0, 0), first, weights[block, zero, zero, zero]]
     routine, steps = _ROUTINES[tiles.pixels, tiles.lanes], const(tiles.values // STEP)
