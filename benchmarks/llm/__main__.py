@@ -43,7 +43,7 @@ def tables(network: Network, bits: int, folder: Path, options: argparse.Namespac
     wanted = {one.file for one in runtimes if not _missing(one)}
     lengths = [length for length in LENGTHS if length < network.length]
     prompts = [length for length in options.prompts if length + STEPS <= network.length]
-    phases = [Phase(kind, length) for kind in ("prefill", "decode") for length in prompts]
+    phases = [Phase(kind, length) for length in prompts for kind in ("prefill", "decode")]
     for threads in options.threads:
         files = write_files(network, bits, lengths, wanted, threads, folder, options.verbose)
         yield f"\n## {network.name}, {bits} bits, {threads} thread{'s' if threads > 1 else ''}\n"

@@ -75,7 +75,7 @@ class _Turns:
         for tokens in calls:
             self._model.run(tokens)
         seconds = time.perf_counter() - started
-        self._filled = max(self._filled if start else 0, start + sum(map(len, calls)))
+        self._filled = start + sum(map(len, calls))
         return seconds
 
 
@@ -156,7 +156,9 @@ class Row:
     failure: str = ""
 
     def rate(self, phase: Phase) -> float | None:
-        """Tokens a second, of the median."""
+        """Tokens a second, of the median; None if it failed."""
+        if self.failure:
+            return None
         taken = (self.seconds or {}).get(phase)
         return 1 / float(np.median(taken)) if taken else None
 
@@ -183,10 +185,11 @@ def measured(
         reads = []
         draw = random.Random(0)
         for _ in range(rounds):
-            order = [(key, phase) for phase in phases for key in workers]
-            draw.shuffle(order)
-            for key, phase in order:
-                _take(rows[key], workers[key], phase)
+            for phase in phases:
+                order = list(workers)
+                draw.shuffle(order)
+                for key in order:
+                    _take(rows[key], workers[key], phase)
             reads.append(reader.ask("turn", 1)[1])
         for key, worker in workers.items():
             if not rows[key].failure:
