@@ -183,6 +183,11 @@ class LanguageModel:
             give(ports.positions, places[:1] if one else places)
         if ports.mask is not None:
             length = int(np.prod(engine.inputs[ports.mask].shape))
+            if self.position + len(tokens) > length:
+                raise InputError(
+                    f"tokens at positions {self.position} … {self.position + len(tokens) - 1} cannot be computed: the "
+                    f"model's mask, and so its cache, has room for {length}"
+                )
             give(ports.mask, np.arange(length) < self.position + len(tokens))
         try:
             outputs = engine(*values)

@@ -13,8 +13,10 @@ from .traits import Data, Kind, Traits
 def _infer(
     query: TensorInfo, key: TensorInfo, value: TensorInfo, positions: TensorInfo, *, scale: float
 ) -> tuple[Shape, str]:
+    check_dtype(query, "float32")
+    check_dtype(key, "float32", "float16")
+    check_dtype(value, key.dtype)
     for tensor in (query, key, value):
-        check_dtype(tensor, "float32")
         check_rank(tensor, 4)
     check_dtype(positions, "int32", "int64")
     check_rank(positions, 2)
@@ -64,7 +66,7 @@ def attention(query: relax.Expr, key: relax.Expr, value: relax.Expr, positions: 
         scale · Σ_d query[b, g, r, d] · key[b, g, k, d]
 
     query:     (B, G, R, D) float32, of which row r is query r mod S: the rows of several heads that share keys
-    key:       (B, G, T, D) float32; value: (B, G, T, Dv) float32
+    key:       (B, G, T, D) float32 or float16; value: (B, G, T, Dv) of the same dtype
     positions: (B, S) or (1, S) int32 or int64; last = clip(positions[b, r mod S], 0, T − 1)
 
     The reference rounds the exact result once. Kernels sum in float32, each sum of n products in order, so that a score

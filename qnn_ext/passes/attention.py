@@ -2,8 +2,9 @@
 
     matmul(softmax(where(0 … T − 1 ≤ positions, scale · matmul(query, keyᵀ), low)), value)  →  qnn.attention
 
-with reshapes between the steps, as frontends write it: heads that share keys are rows of one matrix. Only float32, and
-masks that show each query the keys up to its own position, which are known only at run time: those of a static cache.
+with reshapes between the steps, as frontends write it: heads that share keys are rows of one matrix. Only in float32,
+with a cache in float32 or float16, and masks that show each query the keys up to its own position, known only at run
+time: those of a static cache.
 """
 
 from __future__ import annotations
@@ -91,14 +92,17 @@ def _match(expr: Any, known: Mapping[Any, Any]) -> _Found | None:
     if scaled is None:
         return None
     query, key, scale = scaled
-    shapes = [static_shape(one) for one in (query, key, value, scores, shares)]
-    if any(shape is None for shape in shapes) or any(str(one.ty.dtype) != "float32" for one in (query, key, value)):
+    shapes = [static_shape(one) for one in (query, key, value, shares, scores)]
+    if None in shapes or any(str(one.ty.dtype) != "float32" for one in (query, key, value)):
         return None
-    positions = _positions(known.get(mask), shapes[3], known)  # type: ignore[arg-type]
-    if positions is None or not all(2 < len(shapes[i]) <= 4 for i in (0, 1, 2)):  # type: ignore[arg-type]
+    of_query, of_key, of_value, of_shares, of_scores = shapes
+    fits = of_shares == (*of_query[:-1], of_key[-2]) and of_key[:-1] == of_value[:-1]  # type: ignore[index]
+    positions = _positions(known.get(mask), of_scores, known)  # type: ignore[arg-type]
+    if positions is None or not fits or not 2 < len(of_query) <= 4:  # type: ignore[arg-type]
         return None
-    if shapes[4] != (*shapes[0][:-1], shapes[1][-2]) or shapes[1][:-1] != shapes[2][:-1]:  # type: ignore[index]
-        return None
+    narrow = [_narrow(one, known) for one in (key, value)]
+    if None not in narrow:
+        key, value = narrow
     return _Found(query, key, value, *positions, scale)
 
 
@@ -108,6 +112,14 @@ def _behind_reshapes(expr: Any, known: Mapping[Any, Any]) -> Any:
     while value is not None and op_name(value) and traits_of(value).reshapes:
         value = known.get(data_of(value))
     return value
+
+
+def _narrow(expr: relax.Expr, known: Mapping[Any, Any]) -> relax.Expr | None:
+    """The float16 tensor that was made float32, if it is one."""
+    cast = known.get(expr)
+    if op_name(cast) != "astype" or str(data_of(cast).ty.dtype) != "float16":
+        return None
+    return data_of(cast)
 
 
 def _scaled(expr: Any, known: Mapping[Any, Any]) -> tuple[relax.Expr, relax.Expr, float] | None:

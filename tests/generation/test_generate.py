@@ -144,6 +144,32 @@ def test_beyond_the_cache(language_model):
     np.testing.assert_array_equal(language_model.state()[1], before[1])
 
 
+def test_beyond_a_mask():
+    """A model that counts its tokens by a mask: at its end there is no position left that it could be told."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    value = helper.make_tensor_value_info
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["rows"]),
+        helper.make_node("ReduceSum", ["mask"], ["count"], keepdims=0),
+        helper.make_node("Cast", ["count"], ["number"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["rows", "past"], ["present"]),
+        helper.make_node("Mul", ["present", "number"], ["logits"]),
+    ]
+    inputs = [value("tokens", TensorProto.INT64, [1, 1]), value("mask", TensorProto.INT64, [1, 4])]
+    inputs.append(value("past", TensorProto.FLOAT, [1, 1, 3]))
+    outputs = [value(name, TensorProto.FLOAT, [1, 1, 3]) for name in ("logits", "present")]
+    table = numpy_helper.from_array(np.eye(3, dtype=np.float32), "table")
+    graph = helper.make_graph(nodes, "counting", inputs, outputs, [table])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    module = qnn_ext.from_onnx(proto.SerializeToString(), states={"past": "present"})
+    found = LanguageModel(qnn_ext.build(module, num_threads=1))
+    assert [found.logits([token]).tolist() for token in (0, 1, 1, 2)] == [[1, 0, 0], [2, 2, 0], [3, 6, 0], [4, 8, 4]]
+    with pytest.raises(InputError, match=r"at positions 4 … 4 cannot be computed: .* has room for 4"):
+        found.logits([0])
+    assert found.position == 4
+
+
 @pytest.mark.parametrize("tokens, message", [([32], "token 32 is beyond the vocabulary of 32"), ([], "no tokens")])
 def test_tokens_that_do_not_exist(tokens, message, language_model):
     with pytest.raises(InputError, match=message):

@@ -72,6 +72,16 @@ def test_kernels(shape, threads, target, dtype, rng):
     np.testing.assert_allclose(engine(*arrays, positions), expected, rtol=0, atol=tolerance(*arrays, 0.25))
 
 
+@pytest.mark.parametrize("target", [NATIVE, "x86-64"])
+def test_keys_and_values_in_float16(target, rng):
+    query, key, value = operands(rng, 1, 2, 10, 33, 24, 16)
+    key, value, positions = key.astype(np.float16), value.astype(np.float16), rng.integers(0, 33, (1, 5))
+    engine = qnn_ext.build(module([query, key, value, positions], 0.2), target, num_threads=1)
+    expected = ATTENTION.reference(query, key, value, positions, scale=0.2)
+    atol = tolerance(query, key.astype(np.float32), value, 0.2)
+    np.testing.assert_allclose(engine(query, key, value, positions), expected, rtol=0, atol=atol)
+
+
 @pytest.mark.parametrize("large", [-1e30, 1e30])
 def test_scores_of_any_size(large, rng):
     query, key, value = operands(rng, 1, 1, 4, 10, 8, 8)

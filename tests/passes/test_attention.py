@@ -65,30 +65,38 @@ def test_targets_without_a_multiply_add():
     assert "attention" in kernels(qnn_ext.build(module, "rpi4", code=False))
 
 
-def test_pytorch(rng):
-    """A static cache in buffers, read through a mask that is computed from the positions."""
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_pytorch(dtype, rng):
+    """A static cache in buffers of any dtype, read through a mask that is computed from the positions."""
     torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype)
 
     class Attention(torch.nn.Module):
         def __init__(self):
             super().__init__()
             for name in ("keys", "values"):
-                self.register_buffer(name, torch.zeros(1, GROUPS, ROOM, SIZE))
+                self.register_buffer(name, torch.zeros(1, GROUPS, ROOM, SIZE, dtype=kind))
 
         def forward(self, query, key, value, positions):
-            self.keys.index_copy_(2, positions, key)
-            self.values.index_copy_(2, positions, value)
             mask = torch.arange(ROOM) <= positions[:, None]
-            return torch.nn.functional.scaled_dot_product_attention(
-                query, self.keys, self.values, attn_mask=mask, enable_gqa=True
-            )
+            cache = []
+            for held, new in ((self.keys, key), (self.values, value)):
+                held.index_copy_(2, positions, (torch.round(new * 32) if dtype == "int8" else new).to(kind))
+                cache.append(held.float() / 32 if dtype == "int8" else held.float())
+            return torch.nn.functional.scaled_dot_product_attention(query, *cache, attn_mask=mask, enable_gqa=True)
 
     model = Attention()
     shapes = (1, HEADS, 3, SIZE), (1, GROUPS, 3, SIZE), (1, GROUPS, 3, SIZE)
-    inputs = [torch.from_numpy(rng.normal(size=shape).astype(np.float32)) for shape in shapes]
     positions = torch.tensor([4, 5, 6])
+    inputs = [torch.from_numpy(rng.normal(size=shape).astype(np.float32)) for shape in shapes]
     module = qnn_ext.from_pytorch(torch.export.export(model, (*inputs, positions)))
+    assert [str(state.initial.dtype) for state in module.states] == [dtype] * 2
     engine = qnn_ext.build(module, num_threads=1)
     assert "attention" in kernels(engine)
-    found = engine(*(value.numpy() for value in inputs), positions.numpy())
-    np.testing.assert_allclose(found, model(*inputs, positions).numpy(), rtol=0, atol=1e-5)
+    for _ in range(3):
+        found = engine(*(value.numpy() for value in inputs), positions.numpy())
+        np.testing.assert_allclose(found, model(*inputs, positions).numpy(), rtol=0, atol=1e-5)
+        for state, buffer in zip(engine.state_values(), model.buffers(), strict=True):
+            np.testing.assert_array_equal(state, buffer.numpy())
+        inputs = [torch.from_numpy(rng.normal(size=shape).astype(np.float32)) for shape in shapes]
+        positions = positions + 3

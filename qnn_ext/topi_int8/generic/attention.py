@@ -67,7 +67,7 @@ def _in_steps(query: te.Tensor, key: te.Tensor, value: te.Tensor, positions: te.
 
     products = te.compute(
         (*query.shape[:3], length),
-        lambda b, g, r, t: te.sum(query(b, g, r, d) * key(b, g, t, d), axis=d),
+        lambda b, g, r, t: te.sum(query(b, g, r, d) * key(b, g, t, d).astype("float32"), axis=d),
         name="products",
     )
     scores = te.compute(
@@ -81,7 +81,10 @@ def _in_steps(query: te.Tensor, key: te.Tensor, value: te.Tensor, positions: te.
     return te.compute(
         (*query.shape[:3], value.shape[3]),
         lambda b, g, r, v: te.sum(
-            tirx.Select(seen(b, r, k), shares(b, g, r, k) * value(b, g, k, v), tirx.const(0.0, "float32")), axis=k
+            tirx.Select(
+                seen(b, r, k), shares(b, g, r, k) * value(b, g, k, v).astype("float32"), tirx.const(0.0, "float32")
+            ),
+            axis=k,
         ),
         name="attention",
     )
@@ -113,6 +116,8 @@ class _Tile:
         self.turned = T.buffer_proxy(T.decl_buffer([self.depth, lanes], "float32", scope="global"))
         self.limit = T.buffer_proxy(T.decl_buffer([lanes], "int32", scope="global"))
         self.most = T.buffer_proxy(T.decl_buffer([1], "int32", scope="global"))
+        self.widens = str(buffers[1].ty.dtype) != "float32"
+        self.wide = T.buffer_proxy(T.decl_buffer([KEYS, self.depth], "float32", scope="global"))
         self.high, self.total = (T.buffer_proxy(T.decl_buffer([lanes], "float32", scope="global")) for _ in range(2))
 
     def row(self, lane: Expr) -> Expr:
@@ -157,11 +162,15 @@ class _Tile:
             for k in range(KEYS):
                 with T.vectorized(0, self.lanes) as lane:
                     sums[k, lane] = tirx.const(0.0, "float32")
+            if self.widens:
+                for k in range(KEYS):
+                    with T.serial(0, self.depth) as d:
+                        self.wide[k, d] = self.key[(*self.place, read[k], d)].astype("float32")
             with T.serial(0, self.depth) as d:
                 for k in range(KEYS):
                     with T.vectorized(0, self.lanes) as lane:
-                        product = self.turned[d, lane], self.key[(*self.place, read[k], d)], sums[k, lane]
-                        sums[k, lane] = tir.fused_multiply_add(*product)
+                        element = self.wide[k, d] if self.widens else self.key[(*self.place, read[k], d)]
+                        sums[k, lane] = tir.fused_multiply_add(self.turned[d, lane], element, sums[k, lane])
             for k in range(KEYS):
                 with T.vectorized(0, self.lanes) as lane:
                     score = sums[k, lane] * tirx.const(self.scale, "float32")
@@ -197,8 +206,10 @@ class _Tile:
             for i, vector in places:
                 with T.vectorized(0, self.lanes) as lane:
                     column = first + vector * self.lanes + lane
-                    product = self.value[(*self.place, k, column)], self.scores[k, rows[i]], sums[i, vector, lane]
-                    sums[i, vector, lane] = tir.fused_multiply_add(*product)
+                    element = self.value[(*self.place, k, column)].astype("float32")
+                    sums[i, vector, lane] = tir.fused_multiply_add(
+                        element, self.scores[k, rows[i]], sums[i, vector, lane]
+                    )
         for i, row in enumerate(rows):
             if self.rows % self.lanes and row >= self.rows % self.lanes:
                 with T.If(self.start + row < self.rows), T.Then():
