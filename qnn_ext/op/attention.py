@@ -42,7 +42,8 @@ def _reference(
     length, repeats = key.shape[2], query.shape[2] // positions.shape[1]
     last = np.tile(np.clip(positions, 0, length - 1), repeats)[:, None, :, None]
     with np.errstate(all="ignore"):
-        scores = query.astype(np.float64) @ key.astype(np.float64).swapaxes(2, 3) * np.float32(scale)
+        exact = query.astype(np.float64) @ key.astype(np.float64).swapaxes(2, 3) * np.float32(scale)
+        scores = exact.astype(np.float32).astype(np.float64)  # too large for float32, they are infinite
         scores = np.where(np.arange(length) <= last, scores, -np.inf)
         shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
         shares = shares / shares.sum(axis=-1, keepdims=True)
@@ -69,8 +70,8 @@ def attention(query: relax.Expr, key: relax.Expr, value: relax.Expr, positions: 
     key:       (B, G, T, D) float32 or float16; value: (B, G, T, Dv) of the same dtype
     positions: (B, S) or (1, S) int32 or int64; last = clip(positions[b, r mod S], 0, T − 1)
 
-    The reference rounds the exact result once. Kernels sum in float32, each sum of n products in order, so that a score
-    is within (D + 2) · 2⁻²⁴ · scale · Σ |query · key| of it.
+    The reference rounds exact scores, and the exact result for these, once each. Kernels sum in float32, each sum of n
+    products in order, so that a score is within (D + 3) · 2⁻²⁴ · scale · Σ |query · key| of it.
 
     Raises ShapeError. Source: com.microsoft GroupQueryAttention; torch's scaled_dot_product_attention over a static
     cache. `passes.attention` makes it of the steps that frontends write.

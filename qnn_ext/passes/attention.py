@@ -54,7 +54,8 @@ def cached_attention(mod: IRModule, target: Target) -> IRModule:
 
 @dataclass(frozen=True)
 class _Found:
-    """Operands of an attention: query (…, R, D), key (…, T, D), value (…, T, Dv), positions (B or 1, S)."""
+    """Operands of an attention: query (…, R, D), key (…, T, D), value (…, T, Dv), and positions, whose elements have
+    `shape`, (B or 1, S)."""
 
     query: relax.Expr
     key: relax.Expr
@@ -64,9 +65,11 @@ class _Found:
     scale: float
 
     def emitted(self, shape: tuple[int, ...], emit: Emit) -> relax.Expr:
-        operands = [reshape(one, _with_batch(shape_of(one)), emit) for one in (self.query, self.key, self.value)]
+        query, key, value = (
+            reshape(one, _with_batch(shape_of(one)), emit) for one in (self.query, self.key, self.value)
+        )
         positions = reshape(self.positions, self.shape, emit)
-        return reshape(emit(qnn.attention(*operands, positions, self.scale)), shape, emit)
+        return reshape(emit(qnn.attention(query, key, value, positions, self.scale)), shape, emit)
 
 
 def _with_batch(shape: tuple[int, ...]) -> tuple[int, ...]:

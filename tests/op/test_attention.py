@@ -29,7 +29,7 @@ def tolerance(query, key, value, scale):
     """A score's error, by `attention`'s docstring, changes a result by twice as much relative to the values; and sums
     of as many products as there are keys."""
     products = np.abs(query).astype(np.float64) @ np.abs(key).astype(np.float64).swapaxes(2, 3)
-    score = (query.shape[-1] + 2) * 2**-24 * scale * products.max()
+    score = (query.shape[-1] + 3) * 2**-24 * scale * products.max()
     return (2 * score + (key.shape[2] + 16) * 2**-24) * np.abs(value).max()
 
 
