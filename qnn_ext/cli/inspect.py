@@ -188,6 +188,10 @@ def _compiled_data(path: Path, verify: Path | None) -> dict[str, Any]:
         "verified": verify is not None,
         "inputs": [_described(spec) for spec in description["inputs"]],
         "outputs": [_described(spec) for spec in description["outputs"]],
+        "others": [
+            {kind: [_described(spec) for spec in other[kind]] for kind in ("inputs", "outputs")}
+            for other in description.get("others", ())
+        ],
         "variants": _variants_data(compiled),
         "states": description["states"],
         "notes": description["notes"],
@@ -208,6 +212,10 @@ def _print_compiled(console: Console, data: dict[str, Any]) -> None:
     console.print(f"format {data['container_format']}, checksum {data['checksum']}", markup=False)
     console.print(_signature(data), markup=False)
     _print_ports(console, data)
+    for other in data["others"]:
+        pairs = zip(other["inputs"], data["inputs"], strict=True)
+        shapes = [f"{spec['name']} {shape_text(spec)}" for spec, first in pairs if spec["shape"] != first["shape"]]
+        console.print(f"also takes {', '.join(shapes)}, with the same weights and states", markup=False)
     chosen = next((variant for variant in data["variants"] if variant["runs_here"]), data["variants"][0])
     for variant in data["variants"]:
         here = "does not run here" if not variant["runs_here"] else "used here" if variant is chosen else "runs here"

@@ -124,6 +124,10 @@ def test_command(cli, tmp_path):
     assert code == 0 and "kernels" in out
     engine = qnn_ext.load(tmp_path / "summing.qnn")
     assert [one.inputs[0].shape[0] for one in (engine, *engine.others)] == [1, 3, 8]
+    code, out, _ = cli("inspect", tmp_path / "summing.qnn")
+    assert code == 0 and [line for line in out.splitlines() if line.startswith("also takes")] == [
+        f"also takes x {count}×48, with the same weights and states" for count in (3, 8)
+    ]
     code, _, err = cli(*arguments[:2], "--also", "N")
     assert code == 2 and "'N' is not NAME=1,224,224,3" in err
     code, _, err = cli(*arguments[:2], "--also", "N=3", "--emit", "c")
