@@ -225,9 +225,10 @@ def padded(
             rest = high.rest if isinstance(high, Size) else None
             if low or rest is None or not rest[1].same(size):
                 raise refusal(size, "padding it, other than up to a known size,")
-            data = sizes.filled(data, value, {axis: size})
+            others = {one: found for one, found in sizes.of(data).items() if one != axis}
+            data = sizes.set(sizes.filled(data, value, {axis: size}), others)
             high = rest[0] - shape[axis]
-        others = {one: found for one, found in sizes.of(data).items() if one != axis}
+        others = sizes.of(data)
         check_elements([*shape[:axis], max(shape[axis] + low + high, 0), *shape[axis + 1 :]], label)
         if low < 0 or high < 0:
             begin, end = max(-low, 0), shape[axis] - max(-high, 0)

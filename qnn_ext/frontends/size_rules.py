@@ -133,12 +133,12 @@ def _expand(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
 
 @_rule("squeeze")
 def _squeeze(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
-    data, shape = call.args[0], shape_of(call.args[0])
+    """Of named axes: which others have the length 1 may change from call to call."""
+    data, ndim = call.args[0], len(shape_of(call.args[0]))
     axes = sizes.of(data)
     if call.attrs.axis is None:
-        dropped = [axis for axis, length in enumerate(shape) if length == 1]
-    else:
-        dropped = [int(axis) % len(shape) for axis in call.attrs.axis]
+        raise sizes.refused(call, "a squeeze without axes")
+    dropped = [int(axis) % ndim for axis in call.attrs.axis]
     if any(axis in dropped for axis in axes):
         raise sizes.refused(call)
     return call, {axis - sum(one < axis for one in dropped): size for axis, size in axes.items()}

@@ -70,9 +70,11 @@ class Sizes:
         return self._axes.get(value, {}) if self._axes and isinstance(value, relax.Var) else {}
 
     def set(self, value: relax.Expr, axes: Mapping[int, Size]) -> relax.Expr:
-        """Say which axes of a bound value have such sizes; returns the value."""
+        """Say which axes of a variable that nothing has read yet have such sizes; returns the variable."""
         if axes:
             self._axes[value] = dict(axes)
+        else:
+            self._axes.pop(value, None)
         return value
 
     def elements(self, value: Any) -> np.ndarray | None:

@@ -133,6 +133,12 @@ def _reshape(node: Node, sizes: Sizes) -> relax.Expr:
     return build.reshape(sizes, node.input(0), dims, node.label)
 
 
+@_converter("SQUEEZE")
+def _squeeze(node: Node, sizes: Sizes) -> None:
+    if not len(node.options["squeeze_dims"]):
+        sizes.refuse([node.input(0)], "a SQUEEZE without dimensions")
+
+
 @_converter("BROADCAST_TO")
 def _broadcast(node: Node, sizes: Sizes) -> relax.Expr:
     return build.broadcast(sizes, node.input(0), _dims(node, sizes, 1), node.label)

@@ -40,7 +40,7 @@ WRITTEN = ("index_copy.default", "index_put.default", "select_scatter.default", 
 DEPENDENT = "tests/frontends/pytorch/exported/test_data_dependent.py compares it, and what follows it, with PyTorch"
 DEPENDENTS = """
 aten.argwhere.default aten.index.Tensor aten.masked_select.default aten.nonzero.default aten.nonzero_numpy.default
-aten.where.default
+aten.where.default torchvision.nms.default
 """
 EXCLUDED = {
     **dict.fromkeys(DEPENDENTS.split(), DEPENDENT),

@@ -195,9 +195,15 @@ TAILS = {
             node("Sub", ["twenty", "count"], ["rest"]),
             node("Concat", ["zero", "rest"], ["pads"], axis=0),
             node("Pad", ["points", "pads", "minus_one"], ["fixed"]),
+            node("Sub", ["eighteen", "count"], ["rest18"]),
+            node("Concat", ["zero", "rest18"], ["pads18"], axis=0),
+            node("Pad", ["points", "pads18"], ["whole"]),
+            node("Sub", ["five", "count"], ["rest5"]),
+            node("Concat", ["zero", "rest5"], ["pads5"], axis=0),
+            node("Pad", ["points", "pads5"], ["cropped"]),
             node("Cast", ["count"], ["number"], to=6),
         ],
-        [("fixed", None), ("number", None, np.int32)],
+        [("fixed", None), ("number", None, np.int32), ("whole", None), ("cropped", None)],
     ),
     "counted": (
         [
@@ -239,6 +245,7 @@ TAILS = {
 }
 CONSTANTS = {
     "zero": I64([0]), "one": I64([1]), "two": I64([2]), "three": I64([3]), "five": I64([5]), "twenty": I64([20]),
+    "eighteen": I64([18]),
     "zero_scalar": I64(0), "one_scalar": I64(1), "two_scalar": I64(2), "minus_one_scalar": I64(-1),
     "minus_two": I64([-2]), "end": I64([2**63 - 1]), "minus_one": F32(-1), "flat": I64([-1]), "column": I64([-1, 1]),
     "rows": I64([[7, 8, 9], [4, 5, 6]]),
@@ -354,6 +361,40 @@ def test_network(name, rng):
     proto = model(order, [value("x", (4, 5))], [value(*output) for output in outputs], constants, opset=18)
     feeds = [np.rint(array * 4).astype(F32) for array in masks(rng, 4, 5)]
     check(proto, *({"x": x} for x in feeds))
+
+
+def test_classes_moved_apart(rng):
+    """torchvision's batched_nms: boxes above a threshold, each class moved to a place of its own."""
+    nodes = [
+        node("Greater", ["scores", "least"], ["mask"]),
+        node("NonZero", ["mask"], ["where"]),
+        node("Squeeze", ["where", "zero"], ["keep"]),
+        *(node("Gather", [name, "keep"], [name[0]]) for name in ("boxes", "scores", "labels")),
+        node("ReduceMax", ["b"], ["highest"], keepdims=0),
+        node("Add", ["highest", "one_float"], ["step"]),
+        node("Cast", ["l"], ["class"], to=1),
+        node("Mul", ["class", "step"], ["offset"]),
+        node("Unsqueeze", ["offset", "one"], ["offsets"]),
+        node("Add", ["b", "offsets"], ["moved"]),
+        node("Unsqueeze", ["moved", "zero"], ["all_boxes"]),
+        node("Unsqueeze", ["s", "zero_one"], ["all_scores"]),
+        node("NonMaxSuppression", ["all_boxes", "all_scores", "most", "iou"], ["kept"]),
+        node("Gather", ["kept", "two"], ["column"], axis=1),
+        node("Squeeze", ["column", "one"], ["order"]),
+        node("Slice", ["order", "zero", "four", "zero"], ["first"]),
+        *(node("Gather", [name[0], "first"], [f"best_{name}"]) for name in ("boxes", "scores", "labels")),
+    ]
+    constants = {
+        "least": F32(0.3), "zero": I64([0]), "one": I64([1]), "two": I64([2]), "four": I64([4]),
+        "zero_one": I64([0, 1]),
+        "one_float": F32(1), "most": I64([2**63 - 1]), "iou": F32([0.5]),
+    }  # fmt: skip
+    inputs = [value("boxes", (12, 4)), value("scores", (12,)), value("labels", (12,), I64)]
+    outputs = [value("best_boxes", None), value("best_scores", None), value("best_labels", None, I64)]
+    boxes, labels = boxes_of(rng, 12), rng.integers(0, 3, 12)
+    scores = [scores_of(rng, 12), np.ones(12, F32), np.zeros(12, F32), np.full(12, np.nan, F32)]
+    feeds = [{"boxes": boxes, "scores": one, "labels": labels} for one in scores]
+    check(model(nodes, inputs, outputs, constants, opset=17), *feeds)
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------

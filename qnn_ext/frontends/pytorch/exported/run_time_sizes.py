@@ -32,6 +32,7 @@ _CARRYING_NAMES = """
     mean min minimum mm mul ne neg nonzero nonzero_numpy permute pow prod quantize_per_channel quantize_per_tensor
     reciprocal relu relu6 remainder round rsqrt rsub select sigmoid sign silu sin softmax softplus sqrt square
     squeeze stack sub sum swapaxes t tan tanh to transpose type_as unbind unsqueeze where
+ nms
 """
 _CARRYING = frozenset(_CARRYING_NAMES.split())
 _NUMBERS: dict[str, Callable[[Sizes, Any, Any], Any]] = {

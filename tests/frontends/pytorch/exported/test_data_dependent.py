@@ -123,3 +123,53 @@ def test_refusal(function, message, rng):
     program = torch.export.export(Function(function), (torch.ones(6, 4),))
     with pytest.raises(UnsupportedOperatorError, match=message):
         qnn_ext.from_pytorch(program)
+
+
+@pytest.fixture(scope="module")
+def nms():
+    """torchvision's operator, or one of its name where torchvision is not installed: its formula."""
+    try:
+        import torchvision
+    except (ImportError, RuntimeError):  # RuntimeError: one for another PyTorch
+        with torch.library._scoped_library("torchvision", "FRAGMENT") as library:
+            library.define("nms(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+            library.impl("nms", _suppressed, "CPU")
+            torch.library.register_fake("torchvision::nms", _unknown, lib=library)
+            yield torch.ops.torchvision.nms
+    else:
+        yield torchvision.ops.nms
+
+
+def _unknown(boxes, scores, threshold):
+    return boxes.new_empty([torch.library.get_ctx().new_dynamic_size()], dtype=torch.int64)
+
+
+def _suppressed(boxes, scores, threshold):
+    left, kept = scores.sort(stable=True, descending=True)[1].tolist(), []
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    while left:
+        best = left.pop(0)
+        kept.append(best)
+        sides = torch.minimum(boxes[best, 2:], boxes[:, 2:]) - torch.maximum(boxes[best, :2], boxes[:, :2])
+        shared = sides.clamp(min=0).prod(1)
+        overlap = shared / (areas[best] + areas - shared)
+        left = [index for index in left if not overlap[index] > threshold]
+    return torch.tensor(kept, dtype=torch.int64)
+
+
+def test_detector(nms, rng):
+    """What torchvision's detectors and ultralytics' exports do behind their products."""
+
+    def function(model, boxes, scores):
+        keep = torch.where(scores > 0.25)[0]
+        found, points = boxes[keep], scores[keep]
+        best = nms(found, points, 0.4)[:5]
+        found, points = found[best], points[best]
+        rows = torch.cat([found, points[:, None]], 1)
+        return found, points, rows, torch.nn.functional.pad(rows, (0, 0, 0, 5 - rows.shape[0]))
+
+    corners = rng.random((20, 2))
+    boxes = np.concatenate([corners, corners + rng.random((20, 2)) * 0.5], 1).astype(np.float32)
+    scores = (rng.integers(0, 12, 20) / 12).astype(np.float32)
+    trials = [(boxes, scores), (boxes[::-1].copy(), scores / 2), (boxes, np.zeros_like(scores))]
+    check(function, *trials, build=True)

@@ -1,13 +1,16 @@
-"""Operators whose results have sizes that depend on data: nonzero, boolean masks."""
+"""Operators whose results have sizes that depend on data: nonzero, boolean masks, torchvision's nms."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
+from ..... import op as qnn
 from .....errors import UnsupportedOperatorError
-from .....op.base import shape_of
+from .....op.base import constant, shape_of
 from .... import data_dependent as build
 from ....sizes import Sizes
 from ..registry import converter
@@ -70,3 +73,21 @@ def _index(importer: Any, x: relax.Expr, indices: list[Any]) -> relax.Expr:
         raise UnsupportedOperatorError("indices along several axes, other than the first ones, are not supported")
     ((axis, index),) = given.items()
     return build.rows_by(sizes, x, index, axis, importer.label)
+
+
+@converter("torchvision.nms.default")
+def _suppressed(importer: Any, boxes: relax.Expr, scores: relax.Expr, threshold: float) -> relax.Expr:
+    """Indices of the boxes kept, int64, by descending score. A score that is NaN is never kept; PyTorch takes it for
+    the highest."""
+    sizes, shape = _sizes(importer), shape_of(boxes)
+    if (dtype_of(boxes), dtype_of(scores)) != ("float32", "float32") or not 0 <= threshold <= 1:
+        raise UnsupportedOperatorError(
+            f"boxes of {dtype_of(boxes)}, scores of {dtype_of(scores)} and a threshold of {threshold}; supported: "
+            "float32, and a threshold from 0 to 1"
+        )
+    row = importer.emit(relax.op.expand_dims(scores, 0))
+    found = importer.emit(qnn.non_max_suppression(boxes, row, shape[0], -math.inf, threshold))
+    chosen = importer.emit(relax.op.reshape(found, (shape[0],)))
+    mask = importer.emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
+    positions, _ = build.true_positions(sizes, mask, importer.label)
+    return build.rows(sizes, importer.emit(relax.op.astype(chosen, "int64")), positions, 0)
