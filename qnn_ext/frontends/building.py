@@ -20,6 +20,7 @@ from ..op.cost import attribute
 from ..op.folding import folded, leaves
 from .size_rules import carried
 from .sizes import Axes, Sizes
+from .sizes import leaves as leaves_of
 
 _CLIP = tvm.ir.Op.get("relax.clip")
 _WINDOW = ("pool_size", "strides", "dilation")
@@ -60,7 +61,7 @@ class Builder(relax.BlockBuilder):
             return self.sizes.carried(expr)
         if isinstance(expr, relax.TupleGetItem):
             return expr, self.sizes.of(expr.tuple_value)
-        self.sizes.refuse(list(getattr(expr, "fields", [expr])), "a tuple of such tensors")
+        self.sizes.refuse(list(leaves_of(expr)), "a tuple of such tensors")
         return expr, {}
 
     def emit_plain(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
@@ -82,9 +83,14 @@ class Builder(relax.BlockBuilder):
         return super().normalize(expr)
 
     def _with_bound_operands(self, call: relax.Call) -> relax.Call:
-        """A call whose nested calls are each emitted first, so that they are checked as well."""
+        """A call whose nested calls are each emitted first, so that they are checked as well, and those in tuples where
+        there are sizes known only at run time."""
         args = [self.emit(arg) if isinstance(arg, relax.Call) else arg for arg in call.args]
         nested = any(isinstance(arg, relax.Call) for arg in call.args)
+        for index, arg in enumerate(args):
+            if isinstance(arg, relax.Tuple) and not self.sizes.none:
+                fields = [self.emit(field) if isinstance(field, relax.Call) else field for field in arg.fields]
+                args[index], nested = relax.Tuple(fields), True
         return relax.Call(call.op, args, call.attrs, call.ty_args) if nested else call
 
 

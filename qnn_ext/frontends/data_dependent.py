@@ -369,6 +369,21 @@ def full(sizes: Sizes, dims: Dims, value: np.ndarray, label: str) -> relax.Expr:
     return sizes.emit(relax.op.broadcast_to(constant(np.asarray(value).reshape(())), shape), _axes_of(dims))
 
 
+def emptied(sizes: Sizes, value: relax.Expr, shape: Sequence[int], empty: relax.Expr) -> relax.Expr:
+    """The value, or, if `empty` is true, a tensor of this shape, which has no elements. Raises ModelFormatError if the
+    shapes differ along other axes than those of 0 elements."""
+    own, dims = shape_of(value), dims_of(sizes, value)
+    if len(own) != len(shape) or any(size and size != dim for size, dim in zip(shape, dims, strict=True)):
+        raise ModelFormatError(f"a branch has a result of shape {tuple(shape)}, the other one of {own}")
+    for axis, dim in enumerate(dims):
+        if shape[axis] == 0:
+            size = dim.value if isinstance(dim, Size) else constant(np.int64(dim))
+            left = sizes.emit(relax.op.where(empty, constant(np.int64(0)), size))
+            origin = dim.origin if isinstance(dim, Size) else "a branch without elements"
+            dims[axis] = sizes.size(left, own[axis], origin)
+    return sizes.emit(relax.op.reshape(value, own), _axes_of(dims))
+
+
 def counting(sizes: Sizes, start: int, count: Size, step: int, dtype: str) -> relax.Expr:
     """start, start + step, … in a tensor of this size."""
     values = start + step * np.arange(count.most, dtype=np.int64)

@@ -32,6 +32,8 @@ def with_states(module: QnnModule, states: Mapping[str, str] | None) -> QnnModul
     source = {index: outputs.index(_known(states[name], outputs, "outputs")) for index, name in fed.items()}
     for index, position in source.items():
         _check_pair(module.inputs[index], module.outputs[position])
+        if module.outputs[position].bounded:
+            raise ShapeError(f"output {module.outputs[position]} has a size known only at run time: it can be no state")
     kept_inputs = [index for index in range(len(inputs)) if index not in fed]
     kept_outputs = [position for position in range(len(outputs)) if position not in source.values()]
     if not kept_inputs or not kept_outputs:

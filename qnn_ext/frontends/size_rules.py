@@ -234,6 +234,42 @@ def _gather_nd(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     return call, sizes.of(indices)
 
 
+@_rule("scatter_nd", "scatter_elements")
+def _scatter(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """What does not count is written into a row behind the data, which is cut off."""
+    data, indices, updates = call.args
+    shape, name = shape_of(data), op_name(call)
+    axes = sizes.of(indices)
+    last = len(shape_of(indices)) - 1
+    shared = axes if name == "scatter_nd" else {**axes, **sizes.of(updates)}
+    alike = all(axis in shared and shared[axis].same(size) for axis, size in sizes.of(updates).items())
+    if sizes.of(data) or not axes or not alike or (name == "scatter_nd" and last in axes):
+        raise sizes.refused(call)
+    axis = 0 if name == "scatter_nd" else int(call.attrs.axis) % len(shape)
+    pads = [0] * (2 * len(shape))
+    pads[2 * axis + 1] = 1
+    wider = sizes.emit(relax.op.nn.pad(data, pads))
+    row = [shape[axis], *(0,) * (shape_of(indices)[-1] - 1)] if name == "scatter_nd" else shape[axis]
+    behind = np.array(row, str(indices.ty.dtype))
+    places = indices
+    for one, size in axes.items():
+        length = shape_of(indices)[one]
+        wide = tuple(length if index == one else 1 for index in range(last + 1))
+        valid = sizes.emit(relax.op.reshape(sizes.valid(size, length), wide))
+        places = sizes.emit(relax.op.where(valid, places, constant(behind)))
+    written = sizes.emit(relax.Call(call.op, [wider, places, updates], call.attrs, call.ty_args))
+    return relax.op.strided_slice(written, [axis], [0], [shape[axis]]), {}
+
+
+@_rule("vision.roi_align")
+def _regions(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """A crop for each region."""
+    data, regions = call.args
+    if sizes.of(data) or set(sizes.of(regions)) != {0}:
+        raise sizes.refused(call)
+    return call, sizes.of(regions)
+
+
 @_rule("nn.pad")
 def _pad(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     axes, widths = sizes.of(_only_data(sizes, call)), [int(width) for width in call.attrs.pad_width]

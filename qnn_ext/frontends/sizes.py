@@ -278,12 +278,14 @@ def _value(value: Any) -> relax.Expr:
 
 
 def leaves(expr: Any) -> Iterator[Any]:
+    """What an expression reads, through calls and tuples within it."""
     if isinstance(expr, relax.Call):
         for arg in expr.args:
             yield from leaves(arg)
     elif isinstance(expr, relax.Tuple):
-        yield from expr.fields
+        for field in expr.fields:
+            yield from leaves(field)
     elif isinstance(expr, relax.TupleGetItem):
-        yield expr.tuple_value
+        yield from leaves(expr.tuple_value)
     else:
         yield expr

@@ -13,6 +13,7 @@ from qnn_ext.op.base import constant
 from qnn_ext.op.trim import TRIM
 from qnn_ext.op.true_positions import TRUE_POSITIONS
 from qnn_ext.passes.rewrite import straight_line
+from qnn_ext.qparams import QParams
 
 
 def test_true_positions():
@@ -71,3 +72,20 @@ def test_c_library_has_the_sizes_as_its_last_output(tmp_path):
     engine.export_c(tmp_path / "library", name="chosen")
     header = (tmp_path / "library" / "chosen.h").read_text()
     assert "values, float32 [<=50]" in header and '#define CHOSEN_OUTPUT3_NAME "sizes"' in header
+
+
+def test_real_values_of_quantized_results(rng):
+    """What dequantizes an output comes after what trims it."""
+    scale = QParams(np.float32(0.5), 3, "int8")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((20,), "int8"))
+    with straight_line(builder, "main", [x]) as returns:
+        mask = builder.emit(relax.op.greater(x, constant(np.int8(0))))
+        count = builder.emit(relax.op.sum(builder.emit(relax.op.astype(mask, "int64"))))
+        chosen = builder.emit(relax.op.take(x, builder.emit(op.true_positions(mask)), 0))
+        returns(relax.Tuple([builder.emit(op.trim(chosen, count, 0))]))
+    ports = TensorSpec("x", (20,), "int8", scale), TensorSpec("y", (20,), "int8", scale, bounded=(0,))
+    module = QnnModule(builder.get(), ports[:1], ports[1:])
+    engine = qnn_ext.build(module, num_threads=1, io="float32")
+    values = rng.integers(-9, 9, 20).astype(np.int8)
+    np.testing.assert_array_equal(engine(scale.dequantize(values)), scale.dequantize(values[values > 0]))

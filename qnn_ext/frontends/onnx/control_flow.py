@@ -13,6 +13,7 @@ from ...errors import ModelFormatError, QnnError
 from ...limits import check
 from ...op.base import constant, constant_value, shape_of
 from ...op.loop import MOST_TRIPS
+from ..data_dependent import emptied
 from ..loops import ChangingStateError, branch, loop
 from ..recurrent import stacked
 from .node import Node
@@ -34,8 +35,36 @@ def convert_if(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     if known is not None:
         return _wanted(node, run(read("then_branch" if known.reshape(-1)[:1].any() else "else_branch"), []))
     graphs = [read("then_branch"), read("else_branch")]
+    found = _without_elements(node, run, graphs)
+    if found is not None:
+        return found
     then, otherwise = (partial(_branch, node, run, graph) for graph in graphs)
     return branch(node, _scalar(node, condition, "bool"), then, otherwise)
+
+
+def _without_elements(node: Node, run: Run, graphs: Sequence[Subgraph]) -> list[relax.Expr] | None:
+    """The results of one graph, where the other one's are constants without elements, as if there are no boxes: then
+    these results have the size 0. None for other graphs, and where no size depends on data."""
+    sizes, known = node.assembly.builder.sizes, node.assembly.constants
+    if sizes.none:
+        return None
+    for index, graph in enumerate(graphs):
+        inside = {*graph.constants, *known, *(name for one in graph.operators for name in one.outputs)}
+        if not all(name in inside for one in graph.operators for name in (*one.inputs, *graph.outputs) if name):
+            continue
+        nothing = _wanted(node, run(graph, []))
+        values = [None if isinstance(one, TensorSequence) else constant_value(one) for one in nothing]
+        if any(value is None or value.size for value in values):
+            continue
+        empty = _scalar(node, node.input(0), "bool")
+        empty = node.emit(relax.op.logical_not(empty)) if index else empty
+        others = _branch(node, run, graphs[1 - index])
+        return [
+            emptied(sizes, one, value.shape, empty)
+            for one, value in zip(others, values, strict=True)
+            if value is not None
+        ]
+    return None
 
 
 def _branch(node: Node, run: Run, graph: Subgraph) -> list[relax.Expr]:

@@ -27,9 +27,9 @@ _CARRYING_NAMES = """
     Equal Erf Exp Floor GatherElements GatherND Gelu Gemm Greater GreaterOrEqual HardSigmoid HardSwish Identity
     IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mod Mul
     Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum
-    ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Round Selu Sigmoid
-    Sign Sin Sinh Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan Tanh Transpose Unique Unsqueeze Where
-    Xor
+    ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu RoiAlign Round
+    ScatterElements ScatterND Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan
+    Tanh Transpose Unique Unsqueeze Where Xor
 """
 _CARRYING = frozenset(_CARRYING_NAMES.split())
 

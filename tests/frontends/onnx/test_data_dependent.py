@@ -397,6 +397,63 @@ def test_classes_moved_apart(rng):
     check(model(nodes, inputs, outputs, constants, opset=17), *feeds)
 
 
+@pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_assignment_by_a_mask(operator, reduction, rng):
+    """PyTorch's x[mask] = …: as many places as the mask is true at."""
+    places = {"ScatterND": ("rows", (12,)), "ScatterElements": ("flat", (12,))}[operator]
+    nodes = [
+        node("Greater", ["x", "half"], ["mask"]),
+        node("NonZero", ["mask"], ["where"]),
+        node("Transpose", ["where"], ["rows"], perm=[1, 0]),
+        node("Squeeze", ["where", "zero"], ["flat"]),
+        node("Gather", ["values", "flat"], ["new"]),
+        node(operator, ["x", places[0], "new"], ["y"], reduction=reduction),
+    ]
+    constants = {"half": F32(0.5), "zero": I64([0]), "values": rng.integers(-9, 9, 12).astype(F32)}
+    proto = model(nodes, [value("x", (12,))], [value("y", None)], constants, opset=18)
+    check(proto, *({"x": np.rint(x * 4)} for x in masks(rng, 12)))
+
+
+def test_branch_without_elements(rng):
+    """What torchvision's scripted functions do if there are no boxes."""
+    nothing = model([node("ConstantOfShape", ["zero"], ["none"])], [], [value("none", (0,))], {"zero": I64([0])}).graph
+    some = model([node("Mul", ["values", "half"], ["halves"])], [], [value("halves", None)]).graph
+    nodes = [
+        node("NonZero", ["x"], ["where"]),
+        node("Transpose", ["where"], ["rows"], perm=[1, 0]),
+        node("GatherND", ["x", "rows"], ["values"]),
+        node("Size", ["values"], ["count"]),
+        node("Equal", ["count", "no"], ["empty"]),
+        node("If", ["empty"], ["y"], then_branch=nothing, else_branch=some),
+        node("ReduceSum", ["y"], ["total"]),
+    ]
+    proto = model(nodes, [value("x", (12,))], [value("y", None), value("total", None)], {"half": F32(2), "no": I64(0)})
+    check(proto, *({"x": np.rint(x * 4)} for x in masks(rng, 12)))
+
+
+def test_crops_of_regions(rng):
+    """What follows the regions that a detector proposes; TVM's converter of RoiAlign joins tensors within a call."""
+    nodes = [
+        node("NonZero", ["scores"], ["where"]),
+        node("Squeeze", ["where", "zero"], ["index"]),
+        *(node("Gather", [name, "index"], [name[0]]) for name in ("boxes", "samples")),
+        node("RoiAlign", ["x", "b", "s"], ["crops"], output_height=2, output_width=2, sampling_ratio=2),
+        node("Flatten", ["crops"], ["rows"]),
+        node("Gemm", ["rows", "weight"], ["y"]),
+    ]
+    inputs = [value("x", (2, 3, 8, 8)), value("scores", (6,)), value("boxes", (6, 4)), value("samples", (6,), I64)]
+    constants = {"zero": I64([0]), "weight": rng.standard_normal((12, 5)).astype(F32)}
+    proto = model(nodes, inputs, [value("y", None)], constants, opset=16)
+    module = qnn_ext.from_onnx(proto)
+    for scores in masks(rng, 6):
+        x, samples = rng.standard_normal((2, 3, 8, 8)).astype(F32), rng.integers(0, 2, 6)
+        feed = {"x": x, "scores": scores, "boxes": boxes_of(rng, 6) * 6, "samples": samples}
+        (found,), (wanted,) = qnn_ext.Interpreter(module).run(feed).values(), run_ort(proto, feed)
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 # ---- refusals ----------------------------------------------------------------------------------------------------
 
 
