@@ -12,7 +12,7 @@ import numpy as np
 from tvm import relax
 
 from .. import op as qnn
-from ..errors import ModelFormatError
+from ..errors import ModelFormatError, UnsupportedOperatorError
 from ..limits import check_elements
 from ..op.base import constant, shape_of
 from .building import padded as pad
@@ -148,7 +148,7 @@ def sliced(sizes: Sizes, data: relax.Expr, axis: int, start: Any, end: Any, step
     first = min(start, length_most) if isinstance(start, int) and start >= 0 else _bound(sizes, start, size)
     last = _bound(sizes, end, size)
     if step < 1:
-        raise refusal(_any_size(size, first, last), f"a slice with step {step}")
+        raise UnsupportedOperatorError(f"a slice in steps of {step}, where sizes are known only at run time")
     lowest = first if isinstance(first, int) else 0
     most = max((last if isinstance(last, int) else last.most) - lowest, 0)
     if isinstance(start, int) and start < 0:
@@ -157,6 +157,9 @@ def sliced(sizes: Sizes, data: relax.Expr, axis: int, start: Any, end: Any, step
     if step > 1:
         count = _rounded_up(sizes, count, step)
     most = -(-most // step)
+    if not most and length:  # one element, which does not count: kernels need one
+        origin = next((one.origin for one in (size, first, last) if isinstance(one, Size)), "a slice of nothing")
+        count, most, lowest = sizes.size(constant(np.int64(0)), 1, origin), 1, min(lowest, length - 1)
     axes = {one: found for one, found in sizes.of(data).items() if one != axis}
     if isinstance(count, Size):
         axes[axis] = count
@@ -251,6 +254,7 @@ def top_k(
     if not 0 <= most <= length:
         raise ModelFormatError(f"{label}: k must be from 0 to {length}, found {most}")
     own = axes.get(axis)
+    k = k if isinstance(k, int) else sizes.least(k, length)
     if own is not None:
         if isinstance(k, int):
             enough = qnn.check_bounds(sizes.emit(relax.op.reshape(own.value, (1,))), k, own.most, f"{label}: k")

@@ -99,6 +99,11 @@ def _broadcast_axes(sizes: Sizes, call: relax.Call, tensors: Sequence[Any], shap
     return found
 
 
+@_rule("isfinite")
+def _is_finite(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    return call, sizes.of(call.args[0])
+
+
 @_rule("qnn.check_bounds", "qnn.check_divisor")
 def _check(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     """What does not count passes the check."""

@@ -71,6 +71,9 @@ class Sizes:
 
     def set(self, value: relax.Expr, axes: Mapping[int, Size]) -> relax.Expr:
         """Say which axes of a variable that nothing has read yet have such sizes; returns the variable."""
+        for axis, size in axes.items():
+            if isinstance(value.ty, relax.TensorType) and shape_of(value)[axis] != size.most:
+                raise refusal(size, f"a tensor with it that has {shape_of(value)[axis]} elements there")
         if axes:
             self._axes[value] = dict(axes)
         else:

@@ -80,6 +80,8 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
             version, successor = _SUCCESSORS.get(node.op_type, (0, 0))
             convert = table[node.op_type].get_converter(successor if node.opset == version else node.opset)
             result = builder.normalize(convert(builder, inputs, attributes, [{}, {}]))
+    except UnsupportedOperatorError:  # of what is emitted
+        raise
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise UnsupportedOperatorError(f"TVM's importer cannot convert the operator: {lines[-1]}") from error

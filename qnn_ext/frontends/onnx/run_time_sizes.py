@@ -16,6 +16,7 @@ from tvm import relax
 from ...op.base import constant, normalize_axis, shape_of
 from .. import data_dependent as build
 from ..sizes import Size, Sizes, refusal
+from .fallback import convert_with_tvm
 from .indices import index_input
 from .node import Node
 
@@ -245,6 +246,20 @@ def _gather(node: Node, sizes: Sizes) -> relax.Expr | None:
     index_input(node, 1, size.most, negative=True)
     indices = build.counted_from_end(sizes, node.input(1), size, node.label)
     return build.rows(sizes, node.input(0), indices, axis)
+
+
+@_converter("ReduceMean")
+def _mean(node: Node, sizes: Sizes) -> relax.Expr:
+    """ONNX Runtime's mean of no elements is 0."""
+    (mean,) = convert_with_tvm(node)
+    result, ndim = node.emit(mean), len(node.shape(0))
+    axes = node.integers(1) if node.has_input(1) else node.attribute("axes", range(ndim))
+    kept = sizes.of(result)
+    for axis, size in sizes.of(node.input(0)).items():
+        if axis in [one % ndim for one in axes or range(ndim)]:
+            none = sizes.emit(relax.op.equal(size.value, constant(np.int64(0))))
+            result = sizes.emit(relax.op.where(none, constant(np.zeros((), node.dtype(0))), result), kept)
+    return result
 
 
 @_converter("TopK")
