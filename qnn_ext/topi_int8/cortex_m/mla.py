@@ -206,7 +206,8 @@ def _copy(pixels: int, mla: bool) -> str:
 
 def _register(instruction: str, priority: int, costs: dict[Tile, float]) -> Callable[[Workload], Tiles]:
     """Register an instruction's implementations; returns its plan."""
-    plan, pack = (partial(function, tuple(costs.items())) for function in (_plan, _pack_weight))
+    fixed = tuple(costs.items())
+    plan, pack = partial(_plan, fixed), partial(_pack_weight, fixed)
     mla = instruction == "mla"
     sums = {tile: _routine(*tile, mla) for tile in costs}
     copies = {tile: _copy(tile[0], mla) for tile in costs}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from tvm import te
@@ -16,10 +16,10 @@ from ..workload import Conv2dWorkload, DenseWorkload
 from .tiles import Code, Tiles, Workload, compute_tiles, schedule_tiles
 
 
-def cheapest(costs: dict[tuple[int, int], int], pixels: int, channels: int) -> tuple[int, int]:
+def cheapest(costs: Mapping[tuple[int, int], float], pixels: int, channels: int) -> tuple[int, int]:
     """The tile of (pixels, channels) that takes the fewest instructions for all; costs: those of one tile."""
 
-    def cost(tile: tuple[int, int]) -> int:
+    def cost(tile: tuple[int, int]) -> float:
         return -(-pixels // tile[0]) * -(-channels // tile[1]) * costs[tile]
 
     return min((tile for tile in costs if tile[0] <= pixels), key=cost)

@@ -251,10 +251,17 @@ class _Loops:
     def _add(self) -> list[tirx.Stmt]:
         values, part = self._tiles.values, tirx.Var("part", "int32")
         if self._wide is None:
-            return [self._products(const(0), values)]
+            return [*self._unused(), self._products(const(0), values)]
         whole, rest = divmod(values, MOST_NARROW)
         added = [loop(part, whole, self._narrow(part * MOST_NARROW, MOST_NARROW))] if whole else []
-        return [*added, *(self._narrow(const(whole * MOST_NARROW), rest) if rest else [])]
+        return [*self._unused(), *added, *(self._narrow(const(whole * MOST_NARROW), rest) if rest else [])]
+
+    def _unused(self) -> list[tirx.Stmt]:
+        """Zeros in the sums of lanes beyond the channels. The code reads and writes them, and TVM makes a buffer no
+        larger than what it sees in use."""
+        lanes = range(min(self._tiles.lanes, self._tiles.channels), self._tiles.lanes)
+        places = [self._place(pixel, const(lane)) for pixel in range(self._tiles.pixels) for lane in lanes]
+        return [tirx.BufferStore(place.source, const(0), place.indices) for place in places]
 
     def _narrow(self, k: Expr, count: int) -> list[tirx.Stmt]:
         """Some products, added in 32 bits and then to the sums."""
