@@ -82,7 +82,7 @@ class Network:
 NETWORKS = {
     network.name: network
     for network in (
-        Network("tiny", width=64, hidden=160, layers=2, heads=4, groups=2, vocabulary=256, length=64),
+        Network("tiny", width=64, hidden=160, layers=1, heads=4, groups=2, vocabulary=256, length=64),
         Network("100m", width=640, hidden=1728, layers=14, heads=10, groups=2),
         Network("500m", width=1280, hidden=3456, layers=24, heads=20, groups=5),
     )

@@ -14,12 +14,14 @@ from benchmarks.llm.runners import RUNTIMES
 
 TINY = NETWORKS["tiny"]
 TOKENS = [5, 7, 9, 200, 33]
+NAMES = "qnn_ext", "ONNX Runtime"
 
 
-@pytest.fixture(scope="module", params=[4, 8])
+@pytest.fixture(scope="module", params=[(4, (1, 4)), (8, (1,))], ids=["4 bits", "8 bits"])
 def files(request, tmp_path_factory):
     kinds = {runtime.file for runtime in RUNTIMES if all(map(importlib.util.find_spec, runtime.modules))}
-    made = write_files(TINY, request.param, (1, 4), kinds, 1, tmp_path_factory.mktemp("llm"), verbose=True)
+    bits, lengths = request.param
+    made = write_files(TINY, bits, lengths, kinds, 1, tmp_path_factory.mktemp("llm"), verbose=True)
     return {kind: file.path for kind, file in made.items()}
 
 
@@ -31,7 +33,7 @@ def test_logits(runtime, files):
     expected = reference.run(TOKENS)
     model = runtime.open(files[runtime.file], TINY, 1)
     # activations are rounded to 8 bits in places of their own, or not at all
-    tolerance = {"onnxruntime": 0, "qnn_ext": 1e-5}.get(runtime.key, 0.05)
+    tolerance = 1e-5 if runtime.key in ("onnxruntime", "qnn_ext") else 0.05
     by_token = [model.run([token]) for token in TOKENS][-1]
     model.rewind(0)
     at_once = model.run(TOKENS)
@@ -60,6 +62,9 @@ def test_tables(capsys):
     arguments = ["--networks", "tiny", "--prompts", "8", "--threads", "1", "--rounds", "1"]
     main([*arguments, "--runtimes", "qnn_ext", "onnxruntime"])
     printed = capsys.readouterr().out
-    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in printed.splitlines() if line.startswith("|")}
-    assert all(float(cell) > 0 for cell in rows["ONNX Runtime"][:-1])
-    assert "ours / best other" in rows and "reads " in printed
+    speeds, costs = ([line for line in printed.splitlines() if line.startswith(f"| {name} |")] for name in NAMES)
+    assert len(speeds) == len(costs) == 2
+    for line in (speeds[0], costs[0]):
+        assert all(float(cell) > 0 for cell in line.split("|")[2:-1])
+    assert all(float(line.split("|")[-2]) < 1e-5 for line in (speeds[1], costs[1]))  # logits from ours
+    assert "ours / best other" in printed and "Share of the read bandwidth" in printed
