@@ -169,7 +169,7 @@ class LlamaCpp:
 
 
 RUNTIMES = (
-    Runtime("qnn_ext", "qnn_ext", ("qnn_ext",), "qnn", Ours),
+    Runtime("qnn_ext", "qnn_ext", ("qnn_ext.generation",), "qnn", Ours),
     Runtime("onnxruntime", "ONNX Runtime", ("onnxruntime",), "onnx", OnnxRuntime),
     Runtime("openvino", "OpenVINO", ("openvino",), "onnx", OpenVino),
     Runtime("llama.cpp", "llama.cpp", ("llama_cpp", "gguf"), "gguf", LlamaCpp),
