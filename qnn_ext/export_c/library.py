@@ -153,7 +153,7 @@ class Compiled:
         written = [(a, a + size) for a, new, size in states if new != Place(0, a)]
         return {
             index
-            for index, (place, spec) in enumerate(zip(self.outputs, self.model.outputs, strict=True))
+            for index, (place, spec) in enumerate(zip(self.outputs, self.model.results, strict=True))
             if not place.in_weights
             and any(place.offset < end and start < place.offset + spec_bytes(spec) for start, end in written)
         }
@@ -232,7 +232,7 @@ class Library:
         where the workspace ends."""
         overwritten = set().union(*(one.overwritten for one in self.compiled))
         places, end = [], self._end_of_states
-        for index, spec in enumerate(self.model.outputs):
+        for index, spec in enumerate(self.model.results):
             places.append(end if index in overwritten else 0)
             end += aligned(spec_bytes(spec)) if index in overwritten else 0
         return [*places, end]
