@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
+import qnn_ext
+from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.op.evaluate import interpret
+from qnn_ext.passes.rewrite import straight_line
 from tests.cpus import TARGETS
 
 from ..passes.modules import compile_and_run, module
@@ -53,3 +56,18 @@ def test_values_that_the_search_starts_from(dtype, name):
         expected = reference(data, axis=axis)
         assert np.array_equal(compile_and_run(mod, "native", [data])[0], expected)
         assert np.array_equal(interpret(mod, [data])[0], expected)
+
+
+@pytest.mark.parametrize("function", [relax.op.argmax, relax.op.argmin], ids=["argmax", "argmin"])
+@pytest.mark.parametrize("shape", [(1,), (1, 3)], ids=str)
+def test_of_one_element(function, shape):
+    """The position is written, whatever the memory held before."""
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    builder = relax.BlockBuilder()
+    with straight_line(builder, "main", [x]) as returns:
+        returns(relax.Tuple([builder.emit(function(builder.emit(relax.op.exp(x)), 0, False))]))
+    outputs = (TensorSpec("y", shape[1:], "int64"),)
+    engine = qnn_ext.build(QnnModule(builder.get(), (TensorSpec("x", shape, "float32"),), outputs), num_threads=1)
+    engine.prepare()
+    engine._executor._workspace[...] = 1
+    assert not np.any(engine(np.ones(shape, np.float32)))

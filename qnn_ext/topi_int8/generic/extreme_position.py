@@ -56,7 +56,11 @@ def searched_position(x: te.Tensor, axis: int | None, largest: bool, keepdims: b
         place = [*indices[:axis], position.var, *indices[axis:]]
         return _first_beyond(largest)((position.var.astype("int64"), x(*place)), axis=position)
 
-    positions = te.compute(others, found, name="extreme")[0]
+    if int(x.shape[axis]) == 1:
+        # TVM would take the write in the loop for one without effect, and then the one before the loop for overwritten
+        positions = te.compute(others, lambda *_: tirx.const(0, "int64"), name="extreme")
+    else:
+        positions = te.compute(others, found, name="extreme")[0]
     return topi.reshape(positions, kept) if keepdims else positions
 
 
