@@ -355,8 +355,8 @@ class Importer:
 
     def _overwriting_error(self, reader: str) -> UnsupportedOperatorError:
         return UnsupportedOperatorError(
-            f"{self.source}: {reader} reads a tensor that an in-place operator changed through a view, of another "
-            "dtype or in a list; use the out-of-place operator instead"
+            f"{self.source}: {reader} reads a tensor that an in-place operator changed through a view: of another "
+            "dtype, in a list, or with more elements than the limit `folded`; use the out-of-place operator instead"
         )
 
     # ---- control flow --------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ....limits import check_elements
+from ....limits import most_folded
 from ....op.base import constant, shape_of
 from ..common import import_torch
 from .values import qparams_of
@@ -25,12 +25,14 @@ def _places(tensor: Any) -> np.ndarray:
 
 def rewritten(emit: Emit, whole: Any, held: relax.Expr, part: Any, written: relax.Expr) -> relax.Expr | None:
     """What the tensor `whole`, which held `held`, holds after `written` was written to `part`, a tensor in the same
-    memory. None if they see the memory as different kinds of numbers."""
+    memory. None if they see the memory as different kinds of numbers, or it has more elements than may be listed."""
     if whole.dtype != part.dtype or qparams_of(whole) != qparams_of(part):
         return None
+    count = part.untyped_storage().nbytes() // part.element_size()
+    if max(count, whole.numel()) > most_folded():
+        return None
     theirs = _places(part).reshape(-1)
-    check_elements((theirs.size + whole.numel(),), "the elements that two views share", "folded")
-    sources = np.full(part.untyped_storage().nbytes() // part.element_size(), -1)
+    sources = np.full(count, -1)
     sources[theirs] = np.arange(theirs.size)
     found = sources[_places(whole)]  # for each element of the whole the one of the part, −1 for none
     flat = emit(relax.op.reshape(written, [-1]))
