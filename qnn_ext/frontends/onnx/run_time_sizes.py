@@ -30,7 +30,7 @@ _CARRYING_NAMES = """
     Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum
     ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu RoiAlign Round
     ScatterElements ScatterND Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan
-    Tanh Transpose Unique Unsqueeze Where Xor
+    Tanh Transpose Unsqueeze Where Xor
 """
 _CARRYING = frozenset(_CARRYING_NAMES.split())
 

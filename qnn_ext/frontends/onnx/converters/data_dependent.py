@@ -1,4 +1,4 @@
-"""Operators whose results have sizes that depend on data: NonZero, NonMaxSuppression, Compress, Unique."""
+"""Operators whose results have sizes that depend on data: NonZero, NonMaxSuppression, Compress."""
 
 from __future__ import annotations
 
