@@ -24,7 +24,7 @@ MODELS = ROOT.parent / "shared" / "models"
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("tutorial", ["19_microcontroller", "20_language_model"])
+@pytest.mark.parametrize("tutorial", ["19_microcontroller", "20_language_model", "22_packed_weights"])
 def test_tutorial_with_a_trained_model(tutorial, tmp_path, environment):
     """What it says when it is given the model that it is about."""
     keywords, llm = MODELS / "tflite" / "kws_ref_model.tflite", MODELS / "llm"
@@ -38,7 +38,7 @@ def test_tutorial_with_a_trained_model(tutorial, tmp_path, environment):
         command, env=environment | {"LLM": str(llm)}, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert any(words in done.stdout for words in ("heard: yes", "Once upon a time", "this tutorial needs"))
+    assert any(words in done.stdout for words in ("heard: yes", "Once upon a time", "4 bits, gptq", "this tutorial needs"))
 
 
 def test_plots_are_drawn_in_pages_only(monkeypatch):
