@@ -38,7 +38,9 @@ def test_tutorial_with_a_trained_model(tutorial, tmp_path, environment):
         command, env=environment | {"LLM": str(llm)}, cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert any(words in done.stdout for words in ("heard: yes", "Once upon a time", "4 bits, gptq", "this tutorial needs"))
+    assert any(
+        words in done.stdout for words in ("heard: yes", "Once upon a time", "4 bits, gptq", "this tutorial needs")
+    )
 
 
 def test_plots_are_drawn_in_pages_only(monkeypatch):

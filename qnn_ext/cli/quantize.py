@@ -49,6 +49,7 @@ from .common import (
 from .formats import ImportOptions, recognize
 from .outputs import check_compiled, check_output, destination
 from .settings import parse_settings, settings_option
+from .texts import perplexities, read_texts
 
 _SHOWN_LAYERS = 5
 _FLAGS = ("equalize", "bias_correction", "dynamic", "symmetric", "weight_only", "embeddings")
@@ -155,6 +156,15 @@ class _Request:
     help="Number of batches that the report is based on.",
 )
 @click.option(
+    "--perplexity",
+    "texts",
+    type=FILE,
+    help="Texts, one on each line: show a language model's perplexity on them before and after.",
+)
+@click.option(
+    "--tokenizer", type=FILE, help="Of --perplexity, as `qnn-ext generate` takes it. Default: lines are tokens."
+)
+@click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in the current folder."
 )
 @build_options
@@ -174,6 +184,8 @@ def quantize(
     table: Path | None,
     report: Path | None,
     report_samples: int,
+    texts: Path | None,
+    tokenizer: Path | None,
     output: Path | None,
     target: str,
     threads: int | None,
@@ -211,6 +223,7 @@ def quantize(
     check_compiled(output, [model, data, validation, table, importing.params], as_json)
     if data is not None and table is not None:
         check_output(table, [model, data, validation, importing.params])
+    measured = None if texts is None else read_texts(texts, tokenizer)
     started = time.perf_counter()
     module = import_model(model, form, importing)
     with warnings.catch_warnings(record=True) as caught:
@@ -236,6 +249,9 @@ def quantize(
         "written": [str(path) for path in written],
         "analysis": None if analysis is None else to_json(analysis),
         "search": None if search is None else search_to_json(search),
+        "perplexity": None
+        if measured is None
+        else perplexities(measured, compile_model(module, target, threads), engine),
         **_coverage(done.result),
     }
     if as_json:
@@ -366,6 +382,9 @@ def _print(
     else:
         sizes = [bytes_text(summary["weights"][when]) for when in ("before", "after")]
         console.print(f"weights {' → '.join(sizes)}, {share} % of {count_text(summary['macs'])} MAC in integers")
+    if summary["perplexity"] is not None:
+        before, after = (summary["perplexity"][when] for when in ("before", "after"))
+        console.print(f"perplexity {before:.4g} → {after:.4g}")
     for layer in summary["in_float"]:
         if layer["operator"].startswith("qnn.blockwise_"):
             continue

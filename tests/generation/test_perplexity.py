@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -70,3 +72,19 @@ def test_a_quantized_model_with_its_cache(model, engines):  # noqa: F811
         found.reset()
         errors[bits] = np.abs(exact.logits(text) - found.logits(text)).max() / np.abs(exact.logits([1])).max()
     assert 0 < errors[8] < 0.05 < errors[2]
+
+
+def test_the_command_shows_it_before_and_after(model, engines, cli, tmp_path):  # noqa: F811
+    program = torch.export.export(model, (torch.ones(1, 1, dtype=torch.int64), torch.arange(1)))
+    torch.export.save(program, tmp_path / "llama.pt2")
+    (tmp_path / "texts.txt").write_text("\n".join(" ".join(map(str, text)) for text in TEXTS))
+    command = ["quantize", tmp_path / "llama.pt2", "--weight-only", "-o", tmp_path / "llama.qnn", "--threads", 1]
+    code, out, error = cli(*command, "--perplexity", tmp_path / "texts.txt", "--json")
+    assert code == 0, error
+    found = json.loads(out)["perplexity"]
+    assert found["before"] == pytest.approx(perplexity(LanguageModel(engines[1][0].clone()), TEXTS), rel=1e-5)
+    assert found["after"] == pytest.approx(perplexity(LanguageModel(qnn_ext.load(tmp_path / "llama.qnn")), TEXTS))
+    for text, message in (("a b", "each line must be tokens"), ("\n", "has no text")):
+        (tmp_path / "texts.txt").write_text(text)
+        code, _, error = cli(*command, "--perplexity", tmp_path / "texts.txt")
+        assert code == 1 and message in error
