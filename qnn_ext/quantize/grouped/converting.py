@@ -33,7 +33,7 @@ from .scaling import activation_aware
 def quantize_groups(folded: QnnModule, config: QConfig, data: Batches | None = None) -> QnnModule:
     """`folded` (float32) with the weights of its matrix products, and on request of its embeddings, in groups.
 
-    data: for weight_rounding="gptq" and smooth="awq"
+    data: for weight_rounding="gptq" and smooth="awq", which leave products in loops to the nearest integers
 
     Raises QuantizationError if there is nothing to quantize, data are missing, or weights or data are not finite.
     """

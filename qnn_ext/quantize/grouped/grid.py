@@ -11,7 +11,7 @@ A weight has rows (N, K), groups of `group_size` along K, the last of which may 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from ...numerics import bfloat16
 from ...numerics.packed import narrow_range, pack
 from ...op.blockwise import LONGEST_GROUP, groups_of
 
+_MOST_AT_ONCE = 1 << 22  # values of a weight
 _SHRINKING = np.linspace(1.0, 0.4, 25)
 
 # of "hqq", in steps of the grid: shrink(e) = sign(e) · max(|e| − |e|^(p−1) / β, 0)
@@ -97,7 +98,13 @@ def grid_of(real: np.ndarray, form: GroupFormat, how: str = "max") -> Grid:
     dtype cannot hold."""
     if not np.isfinite(real).all():
         raise QuantizationError("the weights are NaN or infinite: check the float model, or keep the layer in float")
-    return GRIDS[how](_Groups.of(np.asarray(real, np.float64), form))
+    rows = max(1, _MOST_AT_ONCE // max(1, real.shape[1]))
+    parts = [
+        GRIDS[how](_Groups.of(np.asarray(real[start : start + rows], np.float64), form))
+        for start in range(0, len(real), rows)
+    ]
+    scale = np.concatenate([part.scale for part in parts])
+    return replace(parts[0], scale=scale, zero_point=np.concatenate([part.zero_point for part in parts]))
 
 
 # ---- the groups of a weight --------------------------------------------------------------------------------------

@@ -11,11 +11,13 @@ from qnn_ext.errors import QuantizationError
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.module import QnnModule, State, TensorSpec
 from qnn_ext.op.base import constant, constant_value
+from qnn_ext.passes.bodies import every_binding
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize import QConfig, quantize, stages
 from qnn_ext.quantize.grouped.fitting import fitted
 from qnn_ext.quantize.grouped.grid import GroupFormat
 from tests.quantize.networks import float_module
+from tests.quantize.test_loops import network as recurrent
 
 DEPTH, HIDDEN, UNITS = 48, 40, 8
 
@@ -172,6 +174,17 @@ def test_the_file_has_the_packed_weights(rng, tmp_path):
         np.testing.assert_allclose(qnn_ext.load(path)(x), x @ weight, atol=0.3 if bits == 8 else 8)
     assert sizes[8] - sizes[4] == pytest.approx(weight.size // 2, rel=0.02)
     assert sizes[4] < weight.nbytes // 4
+
+
+@pytest.mark.parametrize("mode", [{"weight_only": True}, {"dynamic": True}])
+def test_products_in_loops(mode, rng):
+    model = recurrent(rng)
+    found = quantize(model, config=QConfig(group_size=4, **mode))
+    assert sum("dense" in op_name(binding.value) for binding, _ in every_binding(found.ir)) == 3
+    x = rng.normal(size=(5, 8)).astype(np.float32)
+    expected = Interpreter(model)(x)
+    for run in (Interpreter(found), qnn_ext.build(found, num_threads=1)):
+        assert 0 < np.abs(run(x) - expected).max() < 0.05
 
 
 # ---- methods with data -------------------------------------------------------------------------------------------

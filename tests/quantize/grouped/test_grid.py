@@ -6,6 +6,7 @@ import pytest
 from qnn_ext.errors import QuantizationError
 from qnn_ext.numerics import bfloat16
 from qnn_ext.op.blockwise import dequantized
+from qnn_ext.quantize.grouped import grid
 from qnn_ext.quantize.grouped.fitting import fitted, result_error
 from qnn_ext.quantize.grouped.grid import GroupFormat, grid_of
 from qnn_ext.quantize.learned import with_damping
@@ -87,6 +88,14 @@ def test_a_scale_too_small_for_float16_leaves_zeros():
     form = GroupFormat(4, 8, scale_dtype="float16")
     found = fitted(np.full((1, 8), 1e-9), form)
     assert not found.values.any()
+
+
+def test_a_large_weight_is_done_in_parts(monkeypatch, rng):
+    weight, form = heavy(rng), GroupFormat(4, 8, False, real_zeros=True)
+    whole = {how: fitted(weight, form, how) for how in ("max", "mse", "hqq")}
+    monkeypatch.setattr(grid, "_MOST_AT_ONCE", 50)
+    for how, expected in whole.items():
+        np.testing.assert_array_equal(fitted(weight, form, how).values, expected.values)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
