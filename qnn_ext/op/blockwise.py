@@ -13,6 +13,8 @@ They stand for w[n, k] = (q[n, k] − zero_point[n, g]) · scale[n, g] with g = 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import relax
 
@@ -134,39 +136,28 @@ def blockwise_dequantize(
 # ---- blockwise_dense ---------------------------------------------------------------------------------------------
 
 
-def _check_data(data: TensorInfo) -> tuple[int, int]:
+# What both products take: `weight` is weight, scale and zero_point, `attributes` are weight_dtype and group_size
+
+
+def _product_shape(data: TensorInfo, *weight: TensorInfo, **attributes: Any) -> tuple[int, int]:
+    """The type rule of a product; returns the shape of its result. Raises ShapeError."""
     check_rank(data, 2)
     rows, depth = data.shape
     if not isinstance(depth, int):
         raise ShapeError(f"data must have a known number of columns, found shape {data.shape}")
-    return rows, depth
+    packed, scale, zero_point = weight
+    return rows, check_weight(packed, scale, zero_point, depth, **attributes)
 
 
-def _infer_dense(
-    data: TensorInfo,
-    weight: TensorInfo,
-    scale: TensorInfo,
-    zero_point: TensorInfo,
-    *,
-    weight_dtype: str,
-    group_size: int,
-) -> tuple[Shape, str]:
+def _infer_dense(data: TensorInfo, *weight: TensorInfo, **attributes: Any) -> tuple[Shape, str]:
     check_dtype(data, "float32")
-    rows, depth = _check_data(data)
-    return (rows, check_weight(weight, scale, zero_point, depth, weight_dtype, group_size)), "float32"
+    return _product_shape(data, *weight, **attributes), "float32"
 
 
-def _reference_dense(
-    data: np.ndarray,
-    weight: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray,
-    *,
-    weight_dtype: str,
-    group_size: int,
-) -> np.ndarray:
+def _reference_dense(data: np.ndarray, *weight: np.ndarray, weight_dtype: str, group_size: int) -> np.ndarray:
+    packed, scale, zero_point = weight
     depth = data.shape[1]
-    values = unpack(weight, weight_dtype, depth).astype(np.float64)
+    values = unpack(packed, weight_dtype, depth).astype(np.float64)
     zeros = zero_points(zero_point, groups_of(depth, group_size), weight_dtype).astype(np.float64)
     real = (values - _by_column(zeros, depth, group_size)) * _by_column(
         floats_of(scale).astype(np.float64), depth, group_size
@@ -214,21 +205,13 @@ def blockwise_dense(
 
 
 def _infer_dense_int8(
-    data: TensorInfo,
-    data_scale: TensorInfo,
-    weight: TensorInfo,
-    scale: TensorInfo,
-    zero_point: TensorInfo,
-    *,
-    weight_dtype: str,
-    group_size: int,
+    data: TensorInfo, data_scale: TensorInfo, *weight: TensorInfo, **attributes: Any
 ) -> tuple[Shape, str]:
     check_dtype(data, "int8")
-    rows, depth = _check_data(data)
-    check_dtype(zero_point, "uint8", "int32")
-    units = check_weight(weight, scale, zero_point, depth, weight_dtype, group_size)
+    check_dtype(weight[-1], "uint8", "int32")
+    rows, units = _product_shape(data, *weight, **attributes)
     check_dtype(data_scale, "float32")
-    groups = groups_of(depth, group_size)
+    groups = groups_of(int(data.shape[1]), attributes["group_size"])
     if data_scale.shape not in ((rows, 1), (rows, groups)):
         raise ShapeError(
             f"data_scale must have shape {(rows, 1)} or, with one for each group, {(rows, groups)}, "
@@ -238,21 +221,15 @@ def _infer_dense_int8(
 
 
 def _reference_dense_int8(
-    data: np.ndarray,
-    data_scale: np.ndarray,
-    weight: np.ndarray,
-    scale: np.ndarray,
-    zero_point: np.ndarray,
-    *,
-    weight_dtype: str,
-    group_size: int,
+    data: np.ndarray, data_scale: np.ndarray, *weight: np.ndarray, weight_dtype: str, group_size: int
 ) -> np.ndarray:
+    packed, scale, zero_point = weight
     depth = data.shape[1]
     groups = groups_of(depth, group_size)
     zeros = zero_points(zero_point, groups, weight_dtype)
-    centered = unpack(weight, weight_dtype, depth).astype(np.int32) - _by_column(zeros, depth, group_size)
+    centered = unpack(packed, weight_dtype, depth).astype(np.int32) - _by_column(zeros, depth, group_size)
     by_row = data_scale.shape[1] == 1
-    result = np.zeros((len(data), len(weight)), np.float32)
+    result = np.zeros((len(data), len(packed)), np.float32)
     with np.errstate(all="ignore"):
         for group in range(groups):
             part = slice(group * group_size, min((group + 1) * group_size, depth))
