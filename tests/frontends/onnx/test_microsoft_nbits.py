@@ -198,3 +198,25 @@ def test_packing_is_that_of_onnx_runtime(rng):
     module = compare("MatMulNBits", inputs, [np.float32], 1e-7, domain=MICROSOFT, N=2, K=32, bits=4, block_size=32)
     (result,) = qnn_ext.Interpreter(module).run({"in0": inputs[0]}).values()
     np.testing.assert_array_equal(result.T, (values - 8) * np.float32([[1], [2]]))
+
+
+@pytest.mark.parametrize(
+    "position, value, message",
+    [
+        (0, const(np.zeros((11, 24)), np.uint8), "scales must have 11 × 3 elements"),
+        (2, const(np.ones((11, 3))), r"scales must have 11 × 4 elements .*\(4 bits, blocks of 16\)"),
+        (2, const(np.full((11, 4), np.nan)), "scales must be finite"),
+        (3, const(np.zeros((11, 3)), np.uint8), "zero_points must have 11 × 2 elements"),
+    ],
+)
+def test_rows_of_an_embedding_that_do_not_fit(position, value, message):
+    inputs = [
+        const(np.zeros((11, 32)), np.uint8),
+        np.array([1]),
+        const(np.ones((11, 4))),
+        const(np.zeros((11, 2)), np.uint8),
+    ]
+    inputs[position] = value
+    model, _ = single_op("GatherBlockQuantized", inputs, [np.float32], domain=MICROSOFT, bits=4, block_size=16)
+    with pytest.raises(ModelFormatError, match=message):
+        qnn_ext.from_onnx(model)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
+from qnn_ext import ModelFormatError
 from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.op.base import constant_value
 from qnn_ext.passes.rewrite import bindings_of, op_name, operands
@@ -109,3 +110,48 @@ def test_quantized_activations_are_still_multiplied_as_integers(rng):
     }
     module = from_onnx(model(nodes, [value("x", (3, DEPTH))], [value("y", (3, UNITS))], constants))
     assert "qnn.dense" in operators(module) and "qnn.blockwise_dense" not in operators(module)
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------------
+
+
+def blocked(rng, change):
+    """A network with blocks of 8, after change(its initializers by name)."""
+    proto, _ = network("MatMul", "int4", True, rng, block=8)
+    change({tensor.name: tensor for tensor in proto.graph.initializer})
+    return proto
+
+
+def test_blocks(rng):
+    proto, x = network("MatMul", "int4", True, rng, block=8)
+    module = from_onnx(proto)
+    assert "qnn.blockwise_dense" in operators(module)
+    (expected,) = run_ort(proto, {"x": x})
+    found = qnn_ext.Interpreter(module)(x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("shape", [(4, UNITS), (6, UNITS), (5, UNITS - 1)])
+def test_scales_that_do_not_match_the_blocks(shape, rng):
+    scales = onnx.numpy_helper.from_array(np.ones(shape, np.float32), "s")
+    proto = blocked(rng, lambda tensors: tensors["s"].CopyFrom(scales))
+    message = r"DequantizeLinear.*blocks of 8 along axis 0 of shape \(40, 12\) do not match scales of shape"
+    with pytest.raises(ModelFormatError, match=message):
+        from_onnx(proto)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_scales_that_are_not_finite(bad, rng):
+    scales = onnx.numpy_helper.from_array(np.full((5, UNITS), bad, np.float32), "s")
+    with pytest.raises(ModelFormatError, match=r"DequantizeLinear.*its scales must be finite"):
+        from_onnx(blocked(rng, lambda tensors: tensors["s"].CopyFrom(scales)))
+
+
+def test_truncated_weights(rng):
+    def shorten(tensors):
+        tensor = tensors["w"]
+        tensor.ClearField("int32_data")
+        tensor.raw_data = bytes(DEPTH * UNITS // 2 - 1)
+
+    with pytest.raises(ModelFormatError, match=r"tensor 'w' of int4 and shape .* has data for"):
+        from_onnx(blocked(rng, shorten))

@@ -15,6 +15,7 @@ from torchao.quantization import (
 from torchao.quantization.quantize_.workflows import IntxChooseQParamsAlgorithm
 
 import qnn_ext
+from qnn_ext import ModelFormatError
 from qnn_ext.frontends.pytorch.exported import from_exported_program
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant_value
@@ -94,3 +95,13 @@ def test_embedding(bits, granularity):
     assert "R.qnn.blockwise_dequantize(" in module.script()
     assert packed_bytes(module) == 64 * (32 + 50) // 2 + 50 * 32 * bits // 8
     check(module, program, tokens)
+
+
+def test_scales_that_are_not_finite():
+    """torchao divides by zero for one bit without clipping."""
+    config = IntxWeightOnlyConfig(weight_dtype=torch.int1, mapping_type=MappingType.SYMMETRIC_NO_CLIPPING_ERR)
+    program, _ = program_of(config)
+    with pytest.raises(
+        ModelFormatError, match=r"dequantize_affine.*the scales and zero points of a weight must be finite"
+    ):
+        from_exported_program(program)
