@@ -41,6 +41,7 @@ for _name in (
     "x86.steps",
     "x86.registration",
     "x86.blockwise",
+    "arm_cpu.blockwise",
     "x86.depthwise_conv2d",
     "x86.depthwise_conv2d_taps",
     "arm_cpu.steps",

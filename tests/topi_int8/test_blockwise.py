@@ -79,7 +79,9 @@ EXPECTED = {
     "skylake-avx512": ("vpmaddubsw_512", "vpmaddwd_512", "fma_512"),
     "haswell": ("vpmaddubsw_256", "vpmaddwd_256", "fma_256"),
     "x86-64": ("pmaddwd_128", "pmaddwd_128", "blockwise.generic"),
-    "rpi4": ("blockwise.generic",) * 3,
+    "rpi4": ("mla_int4", "mla_int8", "fmla"),
+    "rpi5": ("sdot_int4", "sdot_int8", "fmla"),
+    "armv7": ("mla_int4", "mla_int8", "blockwise.generic"),
 }
 
 

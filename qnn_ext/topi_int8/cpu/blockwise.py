@@ -6,7 +6,8 @@
 
 With one row, decoding, every weight is read once and memory is the limit; with many, a tile's rows share what was
 unpacked. Packed weights are (N/lanes, groups, steps, lanes, bytes of a lane), scales and zero points
-(N/lanes, groups, lanes). Integer weights are unsigned, and activations signed; for float products they are signed.
+(N/lanes, groups, lanes). Activations are signed, and weights unsigned; signed for float products and where an instruction
+takes no others.
 """
 
 from __future__ import annotations
@@ -115,6 +116,39 @@ class Unpacking(DotInstruction):
         elements = np.bitwise_or.reduce(parts << shifts, axis=-2)
         elements = elements.astype(f"u{dtype.name.removeprefix('u')}").view(dtype)
         return elements if self.depth > 1 else elements[..., 0]
+
+
+@dataclass(frozen=True)
+class UnpackingBytes(Unpacking):
+    """A step's weights as vectors of bytes, one for each s."""
+
+    def parts(self, B: Any) -> list[Any]:
+        """The bytes of all lanes for each s, as `weight_dtype`."""
+        size = self.lanes * self.depth
+        stored = B.vload([0, 0], dtype=f"{self.weight_dtype}x{size}")
+        if self.chain == 1:
+            return [stored]
+        words = f"uint32x{size // 4}"
+        mask = T.broadcast(T.uint32(((1 << self.bits) - 1) * 0x01010101), size // 4)
+
+        def part(s: int) -> Any:
+            word = T.reinterpret(stored, dtype=words)
+            shifted = T.shift_right(word, T.broadcast(T.uint32(s * self.bits), size // 4)) if s else word
+            return T.reinterpret(T.bitwise_and(shifted, mask), dtype=f"uint8x{size}")
+
+        return [part(s) for s in range(self.chain)]
+
+    def activations_of(self, A: Any, s: int) -> Any:
+        """`depth` activations, the same for every lane."""
+        word = T.reinterpret(A.vload([s * self.depth], f"{self.data_dtype}x{self.depth}"), dtype="int32")
+        return T.reinterpret(T.broadcast(word, self.lanes), dtype=f"{self.data_dtype}x{self.lanes * self.depth}")
+
+    def operands(self, pixels: int, blocks: int) -> int:
+        """A register for each s of a block's weights, and an activation; one more for sums apart."""
+        return self.chain * blocks + (1 if self.accumulates else 2)
+
+    def call(self, name: str, dtype: str, *operands: Any) -> Any:
+        return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *operands, dtype=dtype)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from tvm.script import tirx as T
 from ...numerics.packed import WIDTHS
 from ...targets.backend import Product
 from ...targets.families import X86
-from ..cpu.blockwise import Unpacking, implementation, unpacking_fmas
+from ..cpu.blockwise import Unpacking, UnpackingBytes, implementation, unpacking_fmas
 from ..cpu.registration import LOWEST_PRIORITY
 from ..strategy import register
 from ..workload import BlockwiseWorkload
@@ -25,40 +25,7 @@ from ..workload import BlockwiseWorkload
 BITS = sorted(set(WIDTHS.values()))
 
 
-@dataclass(frozen=True)
-class _Bytes(Unpacking):
-    """A step's weights as vectors of bytes, one for each s."""
-
-    def parts(self, B: Any) -> list[Any]:
-        """The bytes of all lanes for each s, as uint8."""
-        size = self.lanes * self.depth
-        stored = B.vload([0, 0], dtype=f"uint8x{size}")
-        if self.chain == 1:
-            return [stored]
-        words = f"uint32x{size // 4}"
-        mask = T.broadcast(T.uint32(((1 << self.bits) - 1) * 0x01010101), size // 4)
-
-        def part(s: int) -> Any:
-            word = T.reinterpret(stored, dtype=words)
-            shifted = T.shift_right(word, T.broadcast(T.uint32(s * self.bits), size // 4)) if s else word
-            return T.reinterpret(T.bitwise_and(shifted, mask), dtype=f"uint8x{size}")
-
-        return [part(s) for s in range(self.chain)]
-
-    def activations_of(self, A: Any, s: int) -> Any:
-        """`depth` activations, the same for every lane."""
-        word = T.reinterpret(A.vload([s * self.depth], f"{self.data_dtype}x{self.depth}"), dtype="int32")
-        return T.reinterpret(T.broadcast(word, self.lanes), dtype=f"{self.data_dtype}x{self.lanes * self.depth}")
-
-    def operands(self, pixels: int, blocks: int) -> int:
-        """A register for each s of a block's weights, and an activation; one more for sums apart."""
-        return self.chain * blocks + (1 if self.accumulates else 2)
-
-    def call(self, name: str, dtype: str, *operands: Any) -> Any:
-        return T.call_llvm_pure_intrin(T.llvm_lookup_intrinsic_id(name), *operands, dtype=dtype)
-
-
-class _Vnni(_Bytes):
+class _Vnni(UnpackingBytes):
     def updates(self, A: Any, B: Any, C: Any) -> list[Any]:
         sums = f"int32x{self.lanes}"
         total = C.vload([0], dtype=sums)
@@ -68,7 +35,7 @@ class _Vnni(_Bytes):
 
 
 @dataclass(frozen=True)
-class _Bytewise(_Bytes):
+class _Bytewise(UnpackingBytes):
     """vpmaddubsw; `llvm` names it, `pairs` names vpmaddwd."""
 
     pairs: str = ""
@@ -85,7 +52,7 @@ class _Bytewise(_Bytes):
         return [C.vload([0], dtype=sums) + self.call(self.pairs, sums, total, ones)]
 
 
-class _Widened(_Bytes):
+class _Widened(UnpackingBytes):
     def updates(self, A: Any, B: Any, C: Any) -> list[Any]:
         sums, halves = f"int32x{self.lanes}", f"int16x{2 * self.lanes}"
         total = C.vload([0], dtype=sums)
