@@ -6,8 +6,8 @@
 
 With one row, decoding, every weight is read once and memory is the limit; with many, a tile's rows share what was
 unpacked. Packed weights are (N/lanes, groups, steps, lanes, bytes of a lane), scales and zero points
-(N/lanes, groups, lanes). Activations are signed, and weights unsigned; signed for float products and where an instruction
-takes no others.
+(N/lanes, groups, lanes). Activations are signed, and weights unsigned; signed for float products and where an
+instruction takes no others.
 """
 
 from __future__ import annotations
