@@ -22,6 +22,7 @@ from .errors import (
     TuningError,
     UnsupportedOperatorError,
 )
+from .stand_ins import hide_pytorch_from_tvm
 from .targets.host import ask_where_unknown
 from .version import VERSION
 
@@ -98,6 +99,7 @@ _LAZY = {
 
 _LAZY_MODULES = ("autotune", "cluster", "evaluation", "qat", "quantize", "report")
 
+hide_pytorch_from_tvm()
 # On systems other than Linux, only the compiler knows this CPU's features
 ask_where_unknown(lambda: import_module(".targets.names", __name__).features_of_model())
 

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -22,20 +22,7 @@ import numpy as np
 
 from .processes import forking
 from .processes.cores import default_threads
-
-
-@contextlib.contextmanager
-def _instead(stand_ins: Mapping[str, ModuleType | None], forget: Iterable[str] = ()) -> Iterator[None]:
-    """A context in which imports find stand-ins for modules, or no module where that is None. Afterwards, these and the
-    modules in `forget` are as if never imported, unless they were loaded before."""
-    replaced = {name: module for name, module in stand_ins.items() if name not in sys.modules}
-    left = [name for name in forget if name not in sys.modules]
-    sys.modules.update(replaced)  # type: ignore[arg-type]  # None makes an import raise ImportError
-    try:
-        yield
-    finally:
-        for name in (*replaced, *left):
-            sys.modules.pop(name, None)
+from .stand_ins import instead
 
 
 class _Distributions(ModuleType):
@@ -53,10 +40,9 @@ class _Distributions(ModuleType):
         return self.__dict__["distribution"](name)
 
 
-# tvm_ffi imports PyTorch if it is installed, 200 MB that no model needs; a process that has already imported it keeps
-# it. It also uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
-_STAND_INS = {"torch": None, "_hashlib": None, "importlib.metadata": _Distributions("importlib.metadata")}
-with _instead({} if "tvm_ffi" in sys.modules else _STAND_INS, forget=("hashlib",)):
+# tvm_ffi uses a hash function, for which Python's own will do: OpenSSL takes 3.5 MB.
+_STAND_INS = {"_hashlib": None, "importlib.metadata": _Distributions("importlib.metadata")}
+with instead({} if "tvm_ffi" in sys.modules else _STAND_INS, forget=("hashlib",)):
     import tvm_ffi
 
 _ALIGNMENT = 64  # bytes, expected of every tensor by compiled kernels

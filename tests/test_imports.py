@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -40,3 +42,23 @@ assert state() == before
 def test_importing_changes_nothing_for_others():
     """Neither the environment nor the exceptions that TVM knows; `tvm_runtime.set_up` does, at the first use."""
     subprocess.run([sys.executable, "-c", UNCHANGED], check=True)
+
+
+WITHOUT_PYTORCH = """
+import sys
+import qnn_ext, {first}
+assert "tvm" in sys.modules and "torch" not in sys.modules
+import torch, numpy
+module = qnn_ext.from_tflite("{model}")
+engine = qnn_ext.build(module, num_threads=1)
+x = numpy.zeros(engine.inputs[0].shape, engine.inputs[0].dtype)
+assert numpy.array_equal(engine(torch.from_numpy(x)), engine(x))
+"""
+
+
+@pytest.mark.parametrize("first", ["tvm", "qnn_ext.frontends.tflite, qnn_ext.compiling.build"])
+def test_tvm_is_imported_without_pytorch(first):
+    """It takes a second; tensors of PyTorch imported later are taken all the same."""
+    pytest.importorskip("torch")
+    model = ROOT / "qnn_ext/data/digits_cnn_int8.tflite"
+    subprocess.run([sys.executable, "-c", WITHOUT_PYTORCH.format(first=first, model=model)], check=True)
