@@ -74,9 +74,9 @@ DENSE, CONVOLUTION, DEPTHWISE = (WORKLOADS[name] for name in ("dense", "conv2d",
     ("workload", "name", "reason"),
     [
         (
-            replace(DENSE, weight_dtype="int16"),
+            replace(DENSE, weight_dtype="int32"),
             "avx512_vnni",
-            "no faster kernel takes a dense layer of int8 × int16 → int32, 5 rows of 19 → 27: int16 weights",
+            "no faster kernel takes a dense layer of int8 × int32 → int32, 5 rows of 19 → 27: int32 weights",
         ),
         (
             replace(DEPTHWISE, out_dtype="int64"),
@@ -140,6 +140,6 @@ def test_reasons(workload, name, implementation, reason):
 
 def test_a_kernel_for_other_convolutions_gives_no_reason():
     """Kernels for depthwise convolutions give no reasons about others, nor do kernels for other processors."""
-    workload = Conv2dWorkload(1, 8, 8, 8, 8, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "int16", "int16")
+    workload = Conv2dWorkload(1, 8, 8, 8, 8, (1, 1), (1, 1), (0, 0, 0, 0), (1, 1), 1, "int16", "int32")
     reason = why_generic(workload, target_of("x86-64"))
-    assert reason.endswith(": int16 weights")
+    assert reason.endswith(": int32 weights")
