@@ -344,8 +344,8 @@ def _check(variant: Variant) -> None:
         raise TargetError(_not_one_function(variant.fallback))
 
 
-_FUNCTIONS = """trunc floor ceil round roundeven rint nearbyint lrint lround fma fmin fmax fmod exp exp2 log log2 log10 pow sin
-cos tan tanh sinh cosh asin acos atan atan2 erf sqrt expm1 log1p"""
+_FUNCTIONS = """trunc floor ceil round roundeven rint nearbyint lrint lround fma fmin fmax fmod exp exp2 log log2 log10
+pow sin cos tan tanh sinh cosh asin acos atan atan2 erf sqrt expm1 log1p"""
 _LIBM = frozenset(name + suffix for name in _FUNCTIONS.split() for suffix in ("", "f"))
 _LIBC = frozenset(("memcpy", "memset", "memmove"))
 
