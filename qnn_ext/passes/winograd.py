@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
 from tvm import IRModule, relax
 from tvm.target import Target
 
@@ -69,28 +68,32 @@ def _rewritten(call: relax.Call, target: Target, emit: Emit) -> relax.Expr | Non
         return None
     if any(step != 1 for step in (*attributes["strides"], *attributes["dilation"])):
         return None
-    form = _form(str(data.ty.dtype), known, str(attributes["out_dtype"]))
+    form = _form(str(data.ty.dtype), str(weight.ty.dtype), str(attributes["out_dtype"]))
     if form is None:
         return None
     n, height, width, _ = shape_of(data)
     size = result_size((height, width), attributes["padding"])
     tiles = n, form.tiles(size[0]), form.tiles(size[1])
-    stored = constant(form.transformed_weight(known))
-    inputs = known.shape[-1]
-    probe = relax.Var("x", relax.TensorType([*tiles, form.tile_products * inputs], form.dtypes[1]))
-    if _gain(call, _product(probe, stored, form), form, tiles, size, target) < GAIN:
+    outputs, inputs = known.shape[0], known.shape[-1]
+    probe = _product(
+        relax.Var("x", relax.TensorType((*tiles, form.tile_products * inputs), form.dtypes[1])),
+        relax.Var("w", relax.TensorType((form.tile_products * outputs, 1, 1, inputs), form.dtypes[1])),
+        form,
+    )
+    if _gain(call, probe, form, tiles, size, target) < GAIN:
         return None
+    if form is INTEGERS and not is_exact(known, max(map(abs, dtype_range(str(data.ty.dtype))))):
+        return None
+    stored = constant(form.transformed_weight(known))
     transformed = emit(qnn.winograd_data(data, attributes["padding"], attributes["pad_value"]))
     return emit(qnn.winograd_results(emit(_product(transformed, stored, form)), size))  # all three get its name
 
 
-def _form(data_dtype: str, weight: np.ndarray, out_dtype: str) -> Form | None:
-    """The form that computes a convolution; None: none does, or not exactly enough."""
+def _form(data_dtype: str, weight_dtype: str, out_dtype: str) -> Form | None:
+    """The form for a convolution's dtypes, if there is one."""
     if data_dtype in FLOATS.dtypes[0]:
-        return FLOATS if str(weight.dtype) == data_dtype else None
-    if data_dtype not in INTEGERS.dtypes[0] or out_dtype != INTEGERS.dtypes[2]:
-        return None
-    return INTEGERS if is_exact(weight, max(map(abs, dtype_range(data_dtype)))) else None
+        return FLOATS if weight_dtype == data_dtype else None
+    return INTEGERS if data_dtype in INTEGERS.dtypes[0] and out_dtype == INTEGERS.dtypes[2] else None
 
 
 def _product(data: relax.Expr, weight: relax.Expr, form: Form) -> relax.Call:
