@@ -89,12 +89,19 @@ def compile_module(
     """`qnn_ext.build` for a module that needs no quantization, under the current limits."""
     if not isinstance(target, Sequence) or isinstance(target, str):
         return _compile_one(module, _wanted(target, num_threads), cuda_graph, cache, jobs, code)
-    resolved = sorted((_wanted(one, num_threads) for one in target), key=lambda one: _speed(one.target))
-    if not resolved:
-        raise TargetError("there is no target to build for: give at least one")
     return Engine.best_of(
-        [_compile_one(module, one, cuda_graph and backend_of(one.target).grid, cache, jobs, code) for one in resolved]
+        [
+            _compile_one(module, one, cuda_graph and backend_of(one.target).grid, cache, jobs, code)
+            for one in _by_speed(target, num_threads)
+        ]
     )
+
+
+def _by_speed(targets: Sequence[TargetLike], num_threads: int | None) -> list[_Wanted]:
+    """What to compile for, fastest first. Raises TargetError if there is none."""
+    if not targets:
+        raise TargetError("there is no target to build for: give at least one")
+    return sorted((_wanted(one, num_threads) for one in targets), key=lambda one: _speed(one.target))
 
 
 def _speed(target: Target) -> tuple[int, int]:
@@ -203,9 +210,7 @@ def compile_modules(
     others beside it (`Engine.others`), over the same weights and states."""
     single = not isinstance(target, Sequence) or isinstance(target, str)
     targets: Sequence[TargetLike] = [target] if single else target  # type: ignore[assignment, list-item]
-    resolved = sorted((_wanted(one, num_threads) for one in targets), key=lambda one: _speed(one.target))
-    if not resolved:
-        raise TargetError("there is no target to build for: give at least one")
+    resolved = _by_speed(targets, num_threads)
     _check_alike(modules)
     by_target = [_compiled_together(modules, wanted, kept_in(cache, jobs)) for wanted in resolved]
     engines = [Engine.best_of(list(variants)) for variants in zip(*by_target, strict=True)]
