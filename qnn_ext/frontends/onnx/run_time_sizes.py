@@ -1,12 +1,11 @@
 """Operators of an ONNX model that read tensors whose sizes are known only at run time, or shapes with such sizes.
 
-Where a converter takes numbers from shapes, it has a counterpart here; those in `_CARRYING` take none, and what they
-emit carries the sizes on (`sizes.py`). All other operators are refused.
+Where a converter takes numbers from shapes, it has a counterpart here (`counterparts.py`); those in `_CARRYING` take
+none, and what they emit carries the sizes on (`sizes.py`). All other operators are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -15,14 +14,13 @@ from tvm import relax
 
 from ...op.base import constant, normalize_axis, shape_of
 from .. import data_dependent as build
+from ..counterparts import Counterparts, given_dims
 from ..sizes import Size, Sizes, refusal
 from .fallback import convert_with_tvm
 from .indices import index_input
 from .node import Node
 
-Convert = Callable[[Node, Sizes], Any]
-
-_CARRYING_NAMES = """
+_CARRYING = """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BitwiseAnd BitwiseNot BitwiseOr
     BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat Conv Cos Cosh CumSum DequantizeLinear Div Dropout Elu
     Equal Erf Exp Floor GatherElements GatherND Gelu Gemm Greater GreaterOrEqual HardSigmoid HardSwish Identity
@@ -32,9 +30,8 @@ _CARRYING_NAMES = """
     ScatterElements ScatterND Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan
     Tanh Transpose Unsqueeze Where Xor
 """
-_CARRYING = frozenset(_CARRYING_NAMES.split())
-
-_CONVERTERS: dict[str, Convert] = {}
+_COUNTERPARTS = Counterparts(_CARRYING)
+_converter = _COUNTERPARTS.of
 _ARITHMETIC = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Min": "minimum", "Max": "maximum", "Div": "divide"}
 
 
@@ -44,33 +41,8 @@ def convert_with_sizes(node: Node) -> Any:
     sizes = node.assembly.builder.sizes
     if sizes.none:
         return None
-    values = [value for value in node.inputs if isinstance(value, relax.Var)]
-    shaped = any(sizes.elements(value) is not None for value in values)
-    if not shaped and not any(sizes.of(value) for value in values):
-        return None
-    if not node.domain and shaped:
-        found = _computed(node, sizes)
-        if found is not None:
-            return found
-    if not node.domain and node.op_type in _CONVERTERS:
-        return _CONVERTERS[node.op_type](node, sizes)
-    if node.domain or node.op_type not in _CARRYING:
-        sizes.refuse(values, node.op_type)
-    return None
-
-
-def _converter(name: str) -> Callable[[Convert], Convert]:
-    def register(function: Convert) -> Convert:
-        _CONVERTERS[name] = function
-        return function
-
-    return register
-
-
-def _dims(node: Node, sizes: Sizes, index: int) -> list[Any]:
-    """An input that is a shape, or a part of one: integers and sizes."""
-    found = sizes.elements(node.input(index))
-    return node.integers(index) if found is None else found.reshape(-1).tolist()
+    known = not node.domain
+    return _COUNTERPARTS.convert(node, sizes, node.op_type, node.inputs, _computed, known)
 
 
 # ---- arithmetic on shapes ----------------------------------------------------------------------------------------
@@ -135,7 +107,7 @@ def _size(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("Reshape")
 def _reshape(node: Node, sizes: Sizes) -> relax.Expr:
-    dims = _dims(node, sizes, 1) if node.opset >= 5 else list(node.attribute("shape", []))
+    dims = given_dims(node, sizes, 1) if node.opset >= 5 else list(node.attribute("shape", []))
     own = build.dims_of(sizes, node.input(0))
     copies = not node.attribute("allowzero", 0)
     dims = [own[axis] if copies and dim == 0 and axis < len(own) else dim for axis, dim in enumerate(dims)]
@@ -152,19 +124,19 @@ def _flatten(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("Expand")
 def _expand(node: Node, sizes: Sizes) -> relax.Expr:
-    dims = [1 if dim == -1 else dim for dim in _dims(node, sizes, 1)]
+    dims = [1 if dim == -1 else dim for dim in given_dims(node, sizes, 1)]
     return build.broadcast(sizes, node.input(0), dims, node.label)
 
 
 @_converter("ConstantOfShape")
 def _constant_of_shape(node: Node, sizes: Sizes) -> relax.Expr:
     value = np.asarray(node.attribute("value", np.zeros(1, np.float32)))
-    return build.full(sizes, _dims(node, sizes, 0), value, node.label)
+    return build.full(sizes, given_dims(node, sizes, 0), value, node.label)
 
 
 @_converter("Tile")
 def _tile(node: Node, sizes: Sizes) -> relax.Expr:
-    repeats = _dims(node, sizes, 1)
+    repeats = given_dims(node, sizes, 1)
     own = build.dims_of(sizes, node.input(0))
     if len(repeats) != len(own):
         raise node.malformed(f"{len(repeats)} repeats do not match {len(own)} dimensions")
@@ -184,7 +156,7 @@ def _tile(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("Range")
 def _range(node: Node, sizes: Sizes) -> relax.Expr:
-    (start,), (limit,), (step,) = (_dims(node, sizes, index) for index in range(3))
+    (start,), (limit,), (step,) = (given_dims(node, sizes, index) for index in range(3))
     if not isinstance(limit, Size) or not isinstance(start, int) or not isinstance(step, int) or step < 1 or start < 0:
         raise node.unsupported("a range other than from an integer up to a size known only at run time")
     count = limit if start == 0 else sizes.greatest(sizes.plus(limit, -start), 0)
@@ -204,7 +176,7 @@ def _slice(node: Node, sizes: Sizes) -> relax.Expr:
         starts, ends = (list(node.attribute(name, [])) for name in ("starts", "ends"))
         axes, steps = node.attribute("axes"), None
     else:
-        starts, ends = _dims(node, sizes, 1), _dims(node, sizes, 2)
+        starts, ends = given_dims(node, sizes, 1), given_dims(node, sizes, 2)
         axes, steps = (node.integers(index) if node.has_input(index) else None for index in (3, 4))
     data, ndim = node.input(0), len(node.shape(0))
     chosen = list(range(len(starts))) if axes is None else [normalize_axis(axis, ndim) for axis in axes]
@@ -228,7 +200,7 @@ def _pad(node: Node, sizes: Sizes) -> relax.Expr | None:
     """Padding up to a size that is known, as of detections."""
     if node.opset < 11 or sizes.elements(node.input(1)) is None or node.attribute("mode", "constant") != "constant":
         return None
-    ndim, widths = len(node.shape(0)), _dims(node, sizes, 1)
+    ndim, widths = len(node.shape(0)), given_dims(node, sizes, 1)
     axes = [normalize_axis(axis, ndim) for axis in node.integers(3)] if node.has_input(3) else list(range(ndim))
     if len(widths) != 2 * len(axes):
         raise node.malformed(f"{len(widths)} pads for {len(axes)} axes")
@@ -269,6 +241,6 @@ def _top_k(node: Node, sizes: Sizes) -> list[relax.Expr]:
     if node.opset < 10:
         k: Any = int(node.attribute("k", 1))
     else:
-        (k,) = _dims(node, sizes, 1)
+        (k,) = given_dims(node, sizes, 1)
     axis = normalize_axis(node.attribute("axis", -1), len(node.shape(0)))
     return list(build.top_k(sizes, node.input(0), k, axis, bool(node.attribute("largest", 1)), "int64", node.label))

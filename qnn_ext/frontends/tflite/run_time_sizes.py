@@ -1,12 +1,11 @@
 """Operators of a TFLite model that read tensors whose sizes are known only at run time, or shapes with such sizes.
 
-Where a converter takes numbers from shapes, it has a counterpart here; those in `_CARRYING` take none, and what they
-emit carries the sizes on (`sizes.py`). All other operators are refused.
+Where a converter takes numbers from shapes, it has a counterpart here (`counterparts.py`); those in `_CARRYING` take
+none, and what they emit carries the sizes on (`sizes.py`). All other operators are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -14,21 +13,20 @@ import numpy as np
 from tvm import relax
 
 from .. import data_dependent as build
+from ..counterparts import Counterparts, given_dims
 from ..sizes import Size, Sizes, refusal
 from .node import Node
 
-Convert = Callable[[Node, Sizes], Any]
-
-_CARRYING_NAMES = """
+_CARRYING = """
     ABS ADD ARG_MAX ARG_MIN CAST CEIL CONCATENATION COS CUMSUM DEQUANTIZE DIV ELU EQUAL EXP EXPAND_DIMS FLOOR FLOOR_DIV
     FLOOR_MOD FULLY_CONNECTED GATHER GATHER_ND GELU GREATER GREATER_EQUAL HARD_SWISH LEAKY_RELU LESS LESS_EQUAL LOG
     LOGICAL_AND LOGICAL_NOT LOGICAL_OR LOGISTIC LOG_SOFTMAX MAXIMUM MINIMUM MUL NEG NOT_EQUAL ONE_HOT PACK POW QUANTIZE
     REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD RELU RELU6 RELU_N1_TO_1 ROUND RSQRT SELECT SELECT_V2 SIGN
     SIN SOFTMAX SQRT SQUARE SQUARED_DIFFERENCE SQUEEZE SUB SUM TANH TRANSPOSE UNPACK WHERE
 """
-_CARRYING = frozenset(_CARRYING_NAMES.split())
+_COUNTERPARTS = Counterparts(_CARRYING)
+_converter = _COUNTERPARTS.of
 _ARITHMETIC = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "MINIMUM": "minimum", "MAXIMUM": "maximum"}
-_CONVERTERS: dict[str, Convert] = {}
 
 
 def convert_with_sizes(node: Node) -> Any:
@@ -37,35 +35,8 @@ def convert_with_sizes(node: Node) -> Any:
     sizes = node.assembly.builder.sizes
     if sizes.none:
         return None
-    name = node.operator.name
-    inputs = [node.assembly.known(index) for index in node.operator.inputs if index >= 0]
-    values = [value for value in inputs if isinstance(value, relax.Var)]
-    shaped = any(sizes.elements(value) is not None for value in values)
-    if not shaped and not any(sizes.of(value) for value in values):
-        return None
-    if shaped:
-        found = _computed(node, sizes)
-        if found is not None:
-            return found
-    if name in _CONVERTERS:
-        return _CONVERTERS[name](node, sizes)
-    if name not in _CARRYING:
-        sizes.refuse(values, name)
-    return None
-
-
-def _converter(name: str) -> Callable[[Convert], Convert]:
-    def register(function: Convert) -> Convert:
-        _CONVERTERS[name] = function
-        return function
-
-    return register
-
-
-def _dims(node: Node, sizes: Sizes, index: int) -> list[Any]:
-    """An input that is a shape, or a part of one: integers and sizes."""
-    found = sizes.elements(node.input(index))
-    return node.integers(index) if found is None else found.reshape(-1).tolist()
+    inputs = (node.assembly.known(index) for index in node.operator.inputs if index >= 0)
+    return _COUNTERPARTS.convert(node, sizes, node.operator.name, inputs, _computed)
 
 
 # ---- arithmetic on shapes ----------------------------------------------------------------------------------------
@@ -129,7 +100,7 @@ def _shape(node: Node, sizes: Sizes) -> relax.Expr:
 @_converter("RESHAPE")
 def _reshape(node: Node, sizes: Sizes) -> relax.Expr:
     has_shape = node.has_input(1) and len(node.shape(1)) == 1
-    dims = _dims(node, sizes, 1) if has_shape else [int(dim) for dim in node.options["new_shape"]]
+    dims = given_dims(node, sizes, 1) if has_shape else [int(dim) for dim in node.options["new_shape"]]
     return build.reshape(sizes, node.input(0), dims, node.label)
 
 
@@ -141,13 +112,13 @@ def _squeeze(node: Node, sizes: Sizes) -> None:
 
 @_converter("BROADCAST_TO")
 def _broadcast(node: Node, sizes: Sizes) -> relax.Expr:
-    return build.broadcast(sizes, node.input(0), _dims(node, sizes, 1), node.label)
+    return build.broadcast(sizes, node.input(0), given_dims(node, sizes, 1), node.label)
 
 
 @_converter("FILL")
 def _fill(node: Node, sizes: Sizes) -> relax.Expr:
     value = node.emit(relax.op.reshape(node.input(1), ()))
-    return build.broadcast(sizes, value, _dims(node, sizes, 0), node.label)
+    return build.broadcast(sizes, value, given_dims(node, sizes, 0), node.label)
 
 
 @_converter("ZEROS_LIKE")
@@ -158,7 +129,7 @@ def _zeros_like(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("RANGE")
 def _range(node: Node, sizes: Sizes) -> relax.Expr:
-    (start,), (limit,), (step,) = (_dims(node, sizes, index) for index in range(3))
+    (start,), (limit,), (step,) = (given_dims(node, sizes, index) for index in range(3))
     if not isinstance(limit, Size) or start != 0 or step != 1:
         raise node.unsupported("a range other than from 0 up to a size known only at run time")
     return build.counting(sizes, 0, limit, 1, node.dtype(0))
@@ -166,7 +137,7 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("SLICE")
 def _slice(node: Node, sizes: Sizes) -> relax.Expr:
-    data, begin, lengths = node.input(0), _dims(node, sizes, 1), _dims(node, sizes, 2)
+    data, begin, lengths = node.input(0), given_dims(node, sizes, 1), given_dims(node, sizes, 2)
     for axis, (first, length) in enumerate(zip(begin, lengths, strict=True)):
         if (first, length) == (0, -1):
             continue
@@ -180,7 +151,7 @@ def _slice(node: Node, sizes: Sizes) -> relax.Expr:
 @_converter("STRIDED_SLICE")
 def _strided_slice(node: Node, sizes: Sizes) -> relax.Expr | None:
     """x[b:e:s, …], without new axes; None where all bounds are known, and only whole axes have such sizes."""
-    begin, end, steps = (_dims(node, sizes, index) for index in (1, 2, 3))
+    begin, end, steps = (given_dims(node, sizes, index) for index in (1, 2, 3))
     data, options = node.input(0), node.options
     for option in ("ellipsis_mask", "new_axis_mask"):
         if options[option]:

@@ -1,8 +1,8 @@
 """Operators of an exported program that read tensors whose sizes are known only at run time, or such a size itself,
 which the program has as a number.
 
-Where a converter takes numbers from shapes, it has a counterpart here; those in `_CARRYING` take none, and what they
-emit carries the sizes on (`sizes.py`). All other operators are refused.
+Where a converter takes numbers from shapes, it has a counterpart here (`counterparts.py`); those in `_CARRYING` take
+none, and what they emit carries the sizes on (`sizes.py`). All other operators are refused.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from tvm import relax
 from ....errors import UnsupportedOperatorError
 from ....op.base import constant, shape_of
 from ... import data_dependent as build
+from ...counterparts import Counterparts
 from ...sizes import Size, Sizes, refusal
 from .values import axes_of, dtype_name
 
-Convert = Callable[..., Any]
-
-_CARRYING_NAMES = """
+_CARRYING = """
     _log_softmax _softmax _to_copy abs acos add addmm alias all amax amin any argmax argmin argwhere asin atan
     bitwise_and bitwise_not bitwise_or bitwise_xor bmm cat ceil choose_qparams clamp clamp_max clamp_min clone
     concat contiguous convert_element_type cos cumsum dequantize_per_channel dequantize_per_tensor detach div
@@ -34,7 +33,8 @@ _CARRYING_NAMES = """
     squeeze stack sub sum swapaxes t tan tanh to transpose type_as unbind unsqueeze where
  nms
 """
-_CARRYING = frozenset(_CARRYING_NAMES.split())
+_COUNTERPARTS = Counterparts(_CARRYING)
+_converter = _COUNTERPARTS.of
 _NUMBERS: dict[str, Callable[[Sizes, Any, Any], Any]] = {
     "add": Sizes.plus,
     "sub": Sizes.minus,
@@ -45,7 +45,6 @@ _NUMBERS: dict[str, Callable[[Sizes, Any, Any], Any]] = {
     "max": Sizes.greatest,
     "min": Sizes.least,
 }
-_CONVERTERS: dict[str, Convert] = {}
 
 
 def convert_with_sizes(importer: Any, name: str, arguments: Callable[[], list[Any]]) -> Any:
@@ -64,14 +63,14 @@ def convert_with_sizes(importer: Any, name: str, arguments: Callable[[], list[An
     short = name.split(".")[1] if "." in name else name
     if "." not in name and short in _NUMBERS and all(isinstance(value, (int, Size)) for value in values):
         return _NUMBERS[short](sizes, *values)
-    if short in _CONVERTERS:
-        return _CONVERTERS[short](importer, sizes, *values)
+    if short in _COUNTERPARTS.converters:
+        return _COUNTERPARTS.converters[short](importer, sizes, *values)
     number = next((value for value in read if isinstance(value, Size)), None)
     if number is not None and short in ("add", "sub", "mul", "div", "rsub"):
         return None  # a tensor and a number, which `cast` makes a tensor
     if number is not None:
         raise refusal(number, f"{name} of it")
-    if short not in _CARRYING:
+    if short not in _COUNTERPARTS.carrying:
         sizes.refuse(read, short)
     return None
 
@@ -82,14 +81,6 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield value
-
-
-def _converter(*names: str) -> Callable[[Convert], Convert]:
-    def register(function: Convert) -> Convert:
-        _CONVERTERS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------------
