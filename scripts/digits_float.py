@@ -14,7 +14,6 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-import onnx
 import torch
 
 from qnn_ext.files.storage import replacing
@@ -24,26 +23,18 @@ from .digits_goldens import accuracy
 from .digits_onnx import OPSET, predict
 from .digits_pytorch import calibration, trained_cnn
 from .digits_transformer import trained_transformer
+from .onnx_export import export_onnx
 
 
 def export(model: torch.nn.Module, path: Path) -> None:
     """`model` as float ONNX with an open batch, without the exporter's optimizations or its notes on this machine."""
-    torch.onnx.export(
-        model,
-        (torch.zeros(2, 1, 8, 8),),
-        path,
-        dynamo=False,
-        opset_version=OPSET,
-        input_names=["image"],
-        output_names=["logits"],
-        dynamic_axes={"image": {0: "N"}, "logits": {0: "N"}},
-        training=torch.onnx.TrainingMode.PRESERVE,
-        do_constant_folding=False,
-    )
-    proto = onnx.load(path)
-    for node in proto.graph.node:
-        node.ClearField("doc_string")
-    onnx.save(proto, path)
+    options = {
+        "opset_version": OPSET,
+        "dynamic_axes": {"image": {0: "N"}, "logits": {0: "N"}},
+        "training": torch.onnx.TrainingMode.PRESERVE,
+        "do_constant_folding": False,
+    }
+    export_onnx(model, torch.zeros(2, 1, 8, 8), path, "image", "logits", **options)
 
 
 def main() -> None:

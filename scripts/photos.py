@@ -17,7 +17,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import onnx
 import torch
 from PIL import Image
 from skimage import data
@@ -27,6 +26,7 @@ from torch import nn
 from qnn_ext.files.storage import replacing
 
 from .digits_onnx import OPSET
+from .onnx_export import export_onnx
 
 SEED = 2
 NOISE = 0.1  # standard deviation, where white is 1
@@ -94,20 +94,8 @@ def trained() -> Denoiser:
 def export(network: nn.Module, path: Path) -> None:
     """Float ONNX for photos of any size, without notes on this machine."""
     axes = {0: "N", 2: "H", 3: "W"}
-    torch.onnx.export(
-        network,
-        (torch.zeros(1, 3, 64, 64),),
-        path,
-        dynamo=False,
-        opset_version=OPSET,
-        input_names=["photo"],
-        output_names=["clean"],
-        dynamic_axes={"photo": axes, "clean": axes},
-    )
-    proto = onnx.load(path)
-    for node in proto.graph.node:
-        node.ClearField("doc_string")
-    onnx.save(proto, path)
+    options = {"opset_version": OPSET, "dynamic_axes": {"photo": axes, "clean": axes}}
+    export_onnx(network, torch.zeros(1, 3, 64, 64), path, "photo", "clean", **options)
 
 
 def main() -> None:
