@@ -11,11 +11,8 @@ from qnn_ext.interpreter import interpret
 from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.numerics.packed import WIDTHS
 from tests.arm.engines import emulated
-from tests.cases.blockwise import ZEROS, bound_of, float_product, int8_product, weight_of
+from tests.cases.blockwise import SHAPES, ZEROS, bound_of, float_product, int8_product, weight_of
 from tests.cpus import cpu_target
-
-# rows, depth, units, group: as in tests/topi_int8/test_blockwise.py
-SHAPES = [(1, 64, 40, 32), (5, 96, 17, 16), (3, 50, 8, 16), (2, 70, 33, 70)]
 
 
 def engine_of(mod, inputs, cpu):

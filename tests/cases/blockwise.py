@@ -13,6 +13,8 @@ from qnn_ext.op.base import constant
 from tests.passes.modules import module
 
 ZEROS = ("shared", "integers", "floats")
+# rows, depth, units, group: one row and several, whole groups and a shorter last one, one group, units within a vector
+SHAPES = [(1, 64, 40, 32), (5, 96, 17, 16), (3, 50, 8, 16), (2, 70, 33, 70), (1, 256, 16, 128)]
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,11 @@ from qnn_ext.passes.fuse import fuse
 from qnn_ext.passes.lower import lower
 from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import BlockwiseWorkload, candidates
-from tests.cases.blockwise import ZEROS, bound_of, float_product, int8_product, weight_of
+from tests.cases.blockwise import SHAPES, ZEROS, bound_of, float_product, int8_product, weight_of
 from tests.cpus import cpu_target
 from tests.passes.modules import run_lowered
 
 from .kernels import CPUS
-
-# rows, depth, units, group: one row and several, whole groups and a shorter last one, one group, units within a vector
-SHAPES = [(1, 64, 40, 32), (5, 96, 17, 16), (3, 50, 8, 16), (2, 70, 33, 70), (1, 256, 16, 128)]
 
 
 def run(mod, inputs, target):
