@@ -38,8 +38,6 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 
-from .digits_pytorch import pt2e, x86_quantizer
-
 SEED = 7
 CALIBRATION_INPUTS = 4
 STATISTICS_INPUTS = 8
@@ -259,6 +257,8 @@ def write_onnx(form: str, source: Path, target: Path, inputs: list[torch.Tensor]
 
 def write_pt2e(form: str, model: nn.Module, target: Path, inputs: list[torch.Tensor]) -> None:
     """Quantize with torchao and save PyTorch's outputs."""
+    from .digits_pytorch import pt2e, x86_quantizer  # only these formats need torchao
+
     program = pt2e(model, inputs[1:], x86_quantizer(is_dynamic=form == "pt2e-dynamic"))
     torch.export.save(program, target)
     arrays = {"input_0": inputs[0].numpy()}

@@ -1,12 +1,14 @@
 """qnn_ext on an NVIDIA GPU: exactness of whole models, then latency and throughput beside other runtimes.
 
-    python -m benchmarks.cuda [--minutes 10] [--json FILE] [--markdown FILE] [--networks DIR] [--batches 1 8 64]
+    python -m benchmarks.cuda [--minutes 10] [--json FILE] [--markdown FILE] [--models PATH ...] [--networks DIR]
+                              [--batches 1 8 64]
 
 First all models are built, several at a time, for at most half of the time. Then, in this order, until the time is up:
 the GPU's int8 peak; every model's outputs against the CPU build, bit for bit; int8 products beside torch._int_mm;
-models at batch 1, then 8, then 64, beside our own float32 and float16 builds and ONNX Runtime's CUDA and TensorRT
-providers where they are installed. Each runs in its own process, they take turns, and the median counts. Whatever fails
-gets a row that says why. The FILEs are rewritten after every step.
+models at batch 1, then 8, then 64, with kernels launched one by one and as a CUDA graph, beside our own float32 and
+float16 builds, ONNX Runtime's CUDA and TensorRT providers and PyTorch, where they are installed. Each runs in its own
+process, they take turns, and the median counts. Whatever fails gets a row that says why. The FILEs are rewritten after
+every step.
 
 Models: the bundled ones, and ResNet-50, MobileNetV2, ViT-B/32 and BERT-base from the folder --networks. Missing files
 are made, which takes minutes and the packages in scripts/requirements-train.txt; they can be made beforehand on any
@@ -42,7 +44,7 @@ from ..worker import Task, Worker, WorkerError
 from .compiling import FORMS, Compiled, compile_item
 from .plan import BATCHES, FORMAT, GEMMS, NETWORKS, Budget, Item, plan
 from .report import BUILDS, Gemm, Report, Row, agreement, markdown, to_json
-from .runners import GEMM, INT_MM, OURS, PEAK, PREFIX, PROVIDERS, available_peers
+from .runners import GEMM, INT_MM, OURS, PEAK, PREFIX, PROVIDERS, TORCH, available_peers
 
 SETUP_S = 120.0  # time limit for a runtime to load a model
 BUILD_S = 240.0  # time limit for building one
@@ -121,6 +123,9 @@ class Bench:
         if item.model.format == "onnx":
             for key in (peer for peer in self._peers if peer in PROVIDERS):
                 tasks[key] = Task(PREFIX + key, str(item.model.path), 1, inputs)
+        if item.network in NETWORKS:
+            for key in (peer for peer in self._peers if peer in TORCH):
+                tasks[key] = Task(PREFIX + key, f"{item.network},{item.batch}", 1)
         times, failures, _ = self._turns(tasks)
         row.times.update(times)
         row.failures.update(failures)
@@ -250,7 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     budget = Budget(60 * options.minutes)
     peers, reasons = available_peers()
     report = Report(_device_name(), architecture, _versions(), left_out=reasons)
-    items = plan(BUNDLED, options.networks, options.only, options.batches)
+    items = plan([BUNDLED, *options.models], options.networks, options.only, options.batches)
     with tempfile.TemporaryDirectory(prefix="qnn-ext-bench-") as folder:
         bench = Bench(report, peers, budget, Path(folder))
         bench.build(items, Budget(60 * options.minutes * BUILDING))
@@ -274,6 +279,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10, help="start no new step after this many minutes (10)")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--markdown", type=Path, help="write the tables to this file")
+    parser.add_argument("--models", type=Path, nargs="*", default=[], help="more quantized models, or folders of them")
     parser.add_argument("--networks", type=Path, default=ROOT / "networks", help="folder with the network files")
     parser.add_argument("--only", nargs="*", choices=NETWORKS, default=list(NETWORKS), help="networks to measure (all)")
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES), help="batch sizes (1 8 64)")

@@ -16,7 +16,7 @@ from .plan import Item
 if TYPE_CHECKING:
     import qnn_ext
 
-FORMS = ("int8", "float32", "float16")
+FORMS = ("int8", "int8-graph", "float32", "float16")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def compile_here(item: Item, form: str, target: str, folder: Path) -> Compiled:
     import qnn_ext
     from qnn_ext.compiling.coverage import coverage
 
-    path = item.model.path if form == "int8" else item.float_twin
+    path = item.model.path if form.startswith("int8") else item.float_twin
     if path is None:
         raise FileNotFoundError(f"no float32 file beside {item.model.path.name}")
     stored = item.model.stored_inputs()
@@ -59,7 +59,7 @@ def compile_here(item: Item, form: str, target: str, folder: Path) -> Compiled:
     if form == "float16":
         module = in_float16(module)
     started = time.perf_counter()
-    engine = qnn_ext.build(module, target)
+    engine = qnn_ext.build(module, target, cuda_graph=form.endswith("-graph"))
     saved = folder / f"{item.model.path.name}.{form}.qnn"
     engine.save(saved)
     seconds = time.perf_counter() - started

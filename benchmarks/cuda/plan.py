@@ -35,12 +35,12 @@ class Item:
         return twin if twin.exists() else None
 
 
-def plan(bundled: Path, networks: Path, names: Sequence[str], batches: Sequence[int]) -> list[Item]:
+def plan(models: Sequence[Path], networks: Path, names: Sequence[str], batches: Sequence[int]) -> list[Item]:
     """The small quantized models, then the networks at the smallest batch, then at the next.
 
     Networks whose files are not in the folder are planned too.
     """
-    quantized = [model for model in find_models([bundled]) if not FLOAT.search(model.name)]
+    quantized = [model for model in find_models(list(models)) if not FLOAT.search(model.name)]
     items = [Item(model, model.name, 1) for model in quantized]
     for batch in sorted(batches):
         for name in names:

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..turns import Times
 
-BUILDS = ("qnn_ext", "qnn_ext float32", "qnn_ext float16")
+BUILDS = ("qnn_ext", "qnn_ext CUDA graph", "qnn_ext float32", "qnn_ext float16")
+"""What `compiling.FORMS` are called in tables."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What takes turns on the GPU: our models and kernels, ONNX Runtime's providers, PyTorch's int8 product, and the peak.
+"""What takes turns on the GPU: our models and kernels, ONNX Runtime's providers, PyTorch, and the peak.
 
 Each runs in its own worker (`benchmarks.worker`), under a key "cuda:KIND". Inputs are on the device; timing ends when
 the GPU is done.
@@ -16,6 +16,7 @@ from ..runners import Runner, timed
 
 PREFIX = "cuda:"
 OURS, PEAK, GEMM, INT_MM = "qnn_ext", "peak", "gemm", "int_mm"
+TORCH = {"torch-float32": "float32", "torch-float16": "float16"}
 PROVIDERS = {"onnxruntime-cuda": "CUDAExecutionProvider", "onnxruntime-tensorrt": "TensorrtExecutionProvider"}
 
 
@@ -36,16 +37,16 @@ def available_peers() -> tuple[list[str], dict[str, str]]:
         import torch
 
         if torch.cuda.is_available():
-            found.append(INT_MM)
+            found += [INT_MM, *TORCH]
         else:
-            reasons[INT_MM] = "PyTorch is installed without CUDA"
+            reasons["PyTorch"] = "it is installed without CUDA"
     else:
-        reasons[INT_MM] = "PyTorch is not installed"
+        reasons["PyTorch"] = "it is not installed"
     return found, reasons
 
 
 def open_runner(kind: str, path: str) -> Runner:
-    """The runner of a task: `path` is a .qnn or .onnx file, or a product's "m,k,n"."""
+    """The runner of a task: `path` is a .qnn or .onnx file, a product's "m,k,n", or "NETWORK,BATCH" for PyTorch."""
     if kind == PEAK:
         from qnn_ext.targets import gpus as gpu
 
@@ -56,6 +57,8 @@ def open_runner(kind: str, path: str) -> Runner:
         return _model_runner(path)
     if kind in PROVIDERS:
         return _onnxruntime_runner(path, PROVIDERS[kind])
+    if kind in TORCH:
+        return _torch_runner(path, TORCH[kind])
     m, k, n = map(int, path.split(","))
     return {GEMM: _gemm_runner, INT_MM: _int_mm_runner}[kind](m, k, n)
 
@@ -175,3 +178,40 @@ def _int_mm_runner(m: int, k: int, n: int) -> Runner:
         return start.elapsed_time(end) / 1e3 / number
 
     return Runner("torch._int_mm", outputs, seconds, work=2.0 * m * k * n)
+
+
+def _torch_runner(path: str, dtype: str) -> Runner:
+    """A network of `scripts.networks` in eager PyTorch (cuDNN, cuBLAS), channels last, replayed as a CUDA graph."""
+    import torch
+
+    from scripts.networks import NETWORKS
+
+    name, batch = path.split(",")
+    make, draw = NETWORKS[name]
+    kind = getattr(torch, dtype)
+    torch.backends.cudnn.benchmark = True
+    generator = torch.Generator().manual_seed(0)
+    model = make().eval().cuda().to(kind, memory_format=torch.channels_last)
+    example = torch.cat([draw(generator) for _ in range(int(batch))]).cuda()
+    if example.is_floating_point():
+        example = example.to(kind, memory_format=torch.channels_last)
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.no_grad():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # cuDNN chooses its algorithms
+                model(example)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            model(example)
+
+    def seconds(number: int) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(number):
+            graph.replay()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) / 1e3 / number
+
+    return Runner(f"PyTorch {dtype}", lambda inputs: [], seconds)

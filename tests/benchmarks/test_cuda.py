@@ -40,7 +40,7 @@ class Clock:
 def test_the_plan_puts_large_batches_last(tmp_path):
     (tmp_path / "resnet50.onnx-static.onnx").touch()
     (tmp_path / "resnet50.float32.onnx").touch()
-    items = plan(BUNDLED, tmp_path, ["resnet50", "bert_base"], [8, 1])
+    items = plan([BUNDLED], tmp_path, ["resnet50", "bert_base"], [8, 1])
     networks = [item for item in items if item.network in ("resnet50", "bert_base")]
     assert items.index(networks[0]) > 5 and items[-4:] == networks
     assert [(item.network, item.batch, item.missing) for item in networks] == [
@@ -86,7 +86,7 @@ def test_the_report():
     text = markdown(report)
     assert "| resnet50.onnx | 8 | 50.000 % | 3 |" in text
     assert "| 100 × 100 × 100 | 50.0 (50 %) |" in text
-    assert "| resnet50 | 8 | 0.100 (80000/s) |  |  | 0.200 (40000/s) | 20.0 % |" in text
+    assert "| resnet50 | 8 | 0.100 (80000/s) |  |  |  | 0.200 (40000/s) | 20.0 % |" in text
     assert "| b.onnx | 1 | built | TargetError: x |" in text
     assert "int_mm is skipped: no PyTorch." in text
 
@@ -182,7 +182,7 @@ def test_what_is_not_built_in_time_is_no_failure_of_ours(gpu, monkeypatch, tmp_p
 
 
 def test_a_network_that_cannot_be_made_says_why(gpu, monkeypatch, tmp_path):
-    missing = plan(tmp_path, tmp_path, ["resnet50"], [1])
+    missing = plan([tmp_path], tmp_path, ["resnet50"], [1])
     monkeypatch.setattr(bench, "plan", lambda *_: missing)
     failed = SimpleNamespace(returncode=1, stderr="Traceback\nModuleNotFoundError: No module named 'torchvision'\n")
     monkeypatch.setattr(bench.subprocess, "run", lambda *_, **__: failed)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from . import device
 from .inline_ptx import translate
 
 HERE = Path(__file__).parent
@@ -43,12 +44,14 @@ class Array:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel with its arguments (names of arrays, or C constants); sizes of grid and block by axis."""
+    """A kernel with its arguments (names of arrays, or C constants); sizes of grid and block by axis; bytes of dynamic
+    shared memory."""
 
     kernel: str
     arguments: tuple[str, ...]
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
+    shared: int = 0
 
 
 def compiler() -> str:
@@ -117,6 +120,8 @@ def execute(
     outputs: Sequence[str],
 ) -> list[bytes]:
     """Run a CUDA source on the parameters' values. Returns the bytes of each output, equal in both orders."""
+    if device.wanted():
+        return device.execute(source, arrays, launches, values, outputs)
     text = program(source, arrays, launches, outputs)
     with tempfile.TemporaryDirectory() as folder:
         code, binary = Path(folder, "kernel.cpp"), Path(folder, "kernel")

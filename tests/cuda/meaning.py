@@ -104,7 +104,8 @@ def _launch(call: tvm.ir.Call, names: dict[Any, str]) -> Launch:
     arguments, extents = values[: len(values) - len(axes)], values[len(values) - len(axes) :]
     sizes = dict(zip(axes, (int(size) for size in extents), strict=True))
     grid, block = (tuple(sizes.get(f"{kind}.{axis}", 1) for axis in "xyz") for kind in ("blockIdx", "threadIdx"))
-    return Launch(name.value, tuple(_argument(value, names) for value in arguments), grid, block)  # type: ignore[arg-type]
+    shared = sizes.get("tirx.use_dyn_shared_memory", 0)
+    return Launch(name.value, tuple(_argument(value, names) for value in arguments), grid, block, shared)  # type: ignore[arg-type]
 
 
 def _argument(value: Any, names: dict[Any, str]) -> str:
