@@ -34,6 +34,7 @@ for _name in (
     "cuda.dp4a",
     "cuda.ffma",
     "cuda.gemv",
+    "cuda.blockwise",
     "cuda.depthwise",
     "cuda.tensor_core",
     "cpu.lowering",

@@ -20,7 +20,9 @@ from ..workload import BatchMatmulWorkload, BlockwiseWorkload, Conv2dWorkload, D
 from .generic import bind_blocks
 
 
-def _schedule_of(name: str) -> Any:
+def schedule_of(name: str) -> Any:
+    """The schedule of a product whose sums are the stage `name`."""
+
     def schedule(sch: Schedule, workload: Any, target: Target) -> None:
         """Compute the sum of each element in one thread, with the epilogue and the padding of the data."""
         accumulator = sch.get_sblock(name)
@@ -46,7 +48,7 @@ for _type, _module, _name, _accumulator in (
             priority=0,
             backends=(CUDA,),
             compute=_module.compute,
-            schedule=_schedule_of(_accumulator),
+            schedule=schedule_of(_accumulator),
             pack_weight=getattr(_module, "pack_weight", None),
         ),
     )

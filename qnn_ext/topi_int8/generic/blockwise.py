@@ -47,7 +47,7 @@ def zero_at(zero_point: te.Tensor, row: Expr, group: Expr, dtype: str) -> Expr:
 def compute(workload: BlockwiseWorkload, x: te.Tensor, operands: Sequence[te.Tensor], pad_value: int) -> te.Tensor:
     """The product, (M, N). operands: the scales of int8 activations, then weight, scale and zero point as a model holds
     them. `pad_value` is not used."""
-    *scales, weight, scale, zero_point = operands
+    *_, weight, _, zero_point = operands
     dtype, sums = workload.weight_dtype, "int32" if workload.integers else "float32"
     group, depth = workload.group, workload.k
 
@@ -61,12 +61,20 @@ def compute(workload: BlockwiseWorkload, x: te.Tensor, operands: Sequence[te.Ten
         ).astype(sums)
         return product if whole else tirx.Select(k < depth, product, tirx.const(0, sums))
 
-    j, g = te.reduce_axis((0, min(group, depth)), "j"), te.reduce_axis((0, workload.groups), "g")
+    j = te.reduce_axis((0, min(group, depth)), "j")
     dots = te.compute(
         (workload.m, workload.n, workload.groups),
         lambda m, n, g: te.sum(term(m, n, g, j), axis=j),
         name="dots",
     )
+
+    return scaled_sum(workload, dots, operands)
+
+
+def scaled_sum(workload: BlockwiseWorkload, dots: te.Tensor, operands: Sequence[te.Tensor]) -> te.Tensor:
+    """The product (M, N) from the groups' sums of products (M, N, G): Σ_g dots · scale, in the order of g."""
+    *scales, _, scale, _ = operands
+    g = te.reduce_axis((0, workload.groups), "g")
 
     def scaled(m: Expr, n: Expr) -> Expr:
         unit = real(scale(n, g))
