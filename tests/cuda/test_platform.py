@@ -23,6 +23,8 @@ from qnn_ext.targets import cuda_compiler
 from qnn_ext.targets import gpus as gpu
 from qnn_ext.targets.names import make_target
 
+from . import device
+
 DATA = qnn_ext.__path__[0] + "/data"
 NO_GPU = (None, "this machine has no NVIDIA driver")
 
@@ -117,6 +119,7 @@ def test_file_for_a_gpu(engine, tmp_path, gpu_here):
         load(tmp_path / "m.qnn")
 
 
+@pytest.mark.skipif(device.wanted(), reason="TVM asks the GPU that this test denies")
 def test_file_for_both(module, tmp_path, gpu_here):
     gpu_here(None)
     both = build(module, ["native", "sm_80"], num_threads=1)

@@ -11,12 +11,13 @@ All dtypes of weights and activations; K must be a multiple of the groups' lengt
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
 import tvm
-from tvm import te
+from tvm import te, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
@@ -32,14 +33,17 @@ from .fallback import schedule_of
 from .gemm import WIDEST
 from .generic import bind_blocks
 
+WORD = 4
 PIECE = 32  # columns a thread multiplies at a time: 16 bytes of 4-bit weights
 LEAST_PIECE = 8
 SUM_BYTES = 4
 X, WEIGHT = 0, 1  # the first operands of a piece
 ROWS = 8  # of x, that share the weights a thread has read
-OUTPUTS = 8  # columns of the result that a block computes
+COLUMNS = (16, 8)  # of the result that a block computes
 THREADS = 128
 BANKS = 32
+KEPT = 256  # bytes of x that a thread keeps in registers
+UNROLLED = 16  # groups that a thread adds up at a time
 
 Expr = Any
 
@@ -49,29 +53,29 @@ def piece_of(workload: BlockwiseWorkload) -> int:
     return math.gcd(workload.group, PIECE)
 
 
-def rows_of(workload: BlockwiseWorkload) -> int:
-    """Rows of x that a block computes: as many as its shared memory holds sums and scales of, at most ROWS; 0: none."""
+def tile_of(workload: BlockwiseWorkload) -> tuple[int, int]:
+    """Rows and columns of the result that a block computes: as many as its shared memory holds sums and scales of; no
+    rows if it holds none."""
     pieces, groups = (-(-size // BANKS) * BANKS + 1 for size in (workload.k // piece_of(workload), workload.groups))
-    fits = SHARED_BYTES // SUM_BYTES - OUTPUTS * groups
-    return max(0, min(workload.m, ROWS, fits // (OUTPUTS * pieces + groups)))
+    most, held = min(workload.m, ROWS), SHARED_BYTES // SUM_BYTES
+    fits = {columns: (held - columns * groups) // (columns * pieces + groups) for columns in COLUMNS}
+    columns = next((columns for columns in COLUMNS if fits[columns] >= most), COLUMNS[-1])
+    return max(0, min(most, fits[columns])), columns
 
 
 def compute(workload: BlockwiseWorkload, x: te.Tensor, operands: Sequence[te.Tensor], pad_value: int) -> te.Tensor:
     """The product, (M, N); parameters as of `generic.blockwise.compute`."""
     *_, weight, _, zero_point = operands
-    piece, dtype, sums = piece_of(workload), workload.weight_dtype, "int32" if workload.integers else "float32"
-    pieces_of_group = workload.group // piece
-    j = te.reduce_axis((0, piece), "j")
+    piece, pieces_of_group = piece_of(workload), workload.group // piece_of(workload)
+    step = values_of_word(workload) if _by_words(workload) else 1
+    term = _words if _by_words(workload) else _value
+    j = te.reduce_axis((0, piece // step), "j")
 
-    def term(m: Expr, n: Expr, p: Expr) -> Expr:
-        column = p * piece + j
-        zero = zero_at(zero_point, n, p // pieces_of_group, dtype)
-        value = integer_at(weight, n, column, dtype).astype(tir.dtype_of(zero)) - zero
-        return x(m, column).astype(sums) * value.astype(sums)
+    def product(m: Expr, n: Expr, p: Expr) -> Expr:
+        zero = zero_at(zero_point, n, p // pieces_of_group, workload.weight_dtype)
+        return te.sum(term(workload, x, weight, zero, m, n, p * piece + j * step), axis=j)
 
-    pieces = te.compute(
-        (workload.m, workload.n, workload.k // piece), lambda m, n, p: te.sum(term(m, n, p), axis=j), name="pieces"
-    )
+    pieces = te.compute((workload.m, workload.n, workload.k // piece), product, name="pieces")
     q = te.reduce_axis((0, pieces_of_group), "q")
     dots = te.compute(
         (workload.m, workload.n, workload.groups),
@@ -79,6 +83,65 @@ def compute(workload: BlockwiseWorkload, x: te.Tensor, operands: Sequence[te.Ten
         name="dots",
     )
     return scaled_sum(workload, dots, operands)
+
+
+def _value(
+    workload: BlockwiseWorkload, x: te.Tensor, weight: te.Tensor, zero: Expr, m: Expr, n: Expr, column: Expr
+) -> Expr:
+    """The product of one column."""
+    sums = "int32" if workload.integers else "float32"
+    value = integer_at(weight, n, column, workload.weight_dtype).astype(tir.dtype_of(zero)) - zero
+    return x(m, column).astype(sums) * value.astype(sums)
+
+
+def values_of_word(workload: BlockwiseWorkload) -> int:
+    """Weights in 32 bits."""
+    return 32 // WIDTHS[workload.weight_dtype]
+
+
+def _by_words(workload: BlockwiseWorkload) -> bool:
+    """Whether dp4a multiplies: int8 activations and whole words of weights."""
+    return workload.integers and piece_of(workload) % values_of_word(workload) == 0
+
+
+def _words(
+    workload: BlockwiseWorkload, x: te.Tensor, weight: te.Tensor, zero: Expr, m: Expr, n: Expr, column: Expr
+) -> Expr:
+    """The products of the columns in one word of weights, by dp4a.
+
+    Every `each` bits of the word's bytes, as the bytes of another word, are each-th neighbours: Σ_s q_s · x_s. They are
+    q = part − offset in 8 signed bits; offset and zero point are multiplied by the sum of x.
+    """
+    bits, dtype = WIDTHS[workload.weight_dtype], workload.weight_dtype
+    each, middle = 8 // bits, 1 << (bits - 1)
+    flip = dtype.startswith("u") == (bits == 8)  # what makes all parts signed bytes, or none of them negative
+    offset = (-middle if bits == 8 else middle) if flip else 0
+
+    def word(byte: Callable[[int], Expr]) -> Expr:
+        parts = [tirx.shift_left(byte(i).astype("uint8").astype("int32"), _int(8 * i)) for i in range(WORD)]
+        return reduce(tirx.bitwise_or, parts)
+
+    def dot(a: Expr, b: Expr, total: Expr) -> Expr:
+        return tirx.call_pure_extern("int32", "__dp4a", a, b, total)
+
+    packed = word(lambda i: weight(n, column // each + i))
+    total = ones = _int(0)
+    for s in range(each):
+        part = tirx.shift_right(packed, _int(s * bits)) if s else packed
+        part = tirx.bitwise_and(part, _every_byte((1 << bits) - 1)) if bits < 8 else part
+        part = tirx.bitwise_xor(part, _every_byte(middle)) if flip else part
+        activations = word(lambda i, s=s: x(m, column + i * each + s))
+        total, ones = dot(part, activations, total), dot(_every_byte(1), activations, ones)
+    return total - (zero + _int(offset)) * ones
+
+
+def _int(value: int) -> Expr:
+    return tirx.const(value, "int32")
+
+
+def _every_byte(value: int) -> Expr:
+    """A word whose bytes are all `value`."""
+    return _int(int(np.array(value * 0x01010101, np.uint32).astype(np.int32)))
 
 
 def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target) -> None:
@@ -91,15 +154,18 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target) -> None
     if extent(sch, n) != workload.n or math.prod(extent(sch, loop) for loop in lead) != workload.m:
         schedule_of("blockwise")(sch, workload, target)  # an epilogue that moves elements
         return
-    rows, row = sch.split(sch.fuse(*lead) if lead else sch.add_unit_loop(n), [None, rows_of(workload)])
-    columns, column = sch.split(n, [None, OUTPUTS])
+    of_block = tile_of(workload)
+    rows, row = sch.split(sch.fuse(*lead) if lead else sch.add_unit_loop(n), [None, of_block[0]])
+    columns, column = sch.split(n, [None, of_block[1]])
     sch.reorder(rows, columns, row, column)
     sch.bind(rows, "blockIdx.y")
     sch.bind(columns, "blockIdx.x")
     for block in (accumulator, dots):
         sch.set_scope(block, 0, "local")
     sch.compute_at(accumulator, column, preserve_unit_loops=True)
-    sch.compute_at(dots, sch.get_loops(accumulator)[-1], preserve_unit_loops=True)
+    _, group = sch.split(sch.get_loops(accumulator)[-1], [None, math.gcd(workload.groups, UNROLLED)])
+    sch.unroll(group)  # loads need not wait for sums
+    sch.compute_at(dots, group, preserve_unit_loops=True)
     copy = sch.cache_write(pieces, 0, "local")
     sch.set_scope(copy, 0, "shared")
     sch.compute_at(copy, columns, preserve_unit_loops=True)
@@ -115,15 +181,27 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target) -> None
 def _multiply(sch: Schedule, workload: BlockwiseWorkload, pieces: SBlockRV, copy: SBlockRV) -> None:
     """Pieces over threads, each for all rows, the weights of a piece and a row's activations in registers."""
     row, column, piece = sch.get_loops(copy)[-3:]
-    sch.reorder(column, piece, row)
-    thread = _bind(sch, copy, sch.fuse(column, piece))
+    values = piece_of(workload)
+    itemsize = np.dtype(workload.data_dtype).itemsize
+    if _keeps_rows(workload):
+        sch.reorder(piece, column, row)
+        thread = _bind(sch, copy, piece)
+        sch.unroll(column)
+    else:
+        sch.reorder(column, piece, row)
+        thread = column = _bind(sch, copy, sch.fuse(column, piece))
     sch.compute_at(pieces, row, preserve_unit_loops=True)
     j = sch.get_loops(pieces)[-1]
-    values = piece_of(workload)
-    _read(sch, pieces, WEIGHT, thread, values * WIDTHS[workload.weight_dtype] // 8)
-    _read(sch, pieces, X, row, values * np.dtype(workload.data_dtype).itemsize)
+    _read(sch, pieces, WEIGHT, column, values * WIDTHS[workload.weight_dtype] // 8)
+    _read(sch, pieces, X, thread if _keeps_rows(workload) else row, values * itemsize)
     sch.decompose_reduction(pieces, j)
     sch.unroll(j)
+
+
+def _keeps_rows(workload: BlockwiseWorkload) -> bool:
+    """Whether a thread multiplies its piece of x, in registers, by all columns of a block: if all threads have one."""
+    size = tile_of(workload)[0] * piece_of(workload) * np.dtype(workload.data_dtype).itemsize
+    return workload.k // piece_of(workload) >= THREADS and size <= KEPT
 
 
 def _bind(sch: Schedule, shared: SBlockRV | None, loop: LoopRV) -> LoopRV:
@@ -153,7 +231,7 @@ def _refuses(workload: BlockwiseWorkload, target: Target) -> str | None:
         return f"K is {workload.k}, no multiple of the groups' {workload.group}"
     if piece_of(workload) % LEAST_PIECE:
         return f"groups of {workload.group}, no multiple of {LEAST_PIECE}"
-    if rows_of(workload) == 0:
+    if tile_of(workload)[0] == 0:
         return f"rows of {workload.k} values, whose sums need more than {SHARED_BYTES} bytes of shared memory"
     return None
 
