@@ -11,7 +11,7 @@ All dtypes of weights and activations; K must be a multiple of the groups' lengt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -117,20 +117,20 @@ def _words(
     flip = dtype.startswith("u") == (bits == 8)  # what makes all parts signed bytes, or none of them negative
     offset = (-middle if bits == 8 else middle) if flip else 0
 
-    def word(byte: Callable[[int], Expr]) -> Expr:
-        parts = [tirx.shift_left(byte(i).astype("uint8").astype("int32"), _int(8 * i)) for i in range(WORD)]
+    def word(four: list[Expr]) -> Expr:
+        parts = [tirx.shift_left(byte.astype("uint8").astype("int32"), _int(8 * i)) for i, byte in enumerate(four)]
         return reduce(tirx.bitwise_or, parts)
 
     def dot(a: Expr, b: Expr, total: Expr) -> Expr:
         return tirx.call_pure_extern("int32", "__dp4a", a, b, total)
 
-    packed = word(lambda i: weight(n, column // each + i))
+    packed = word([weight(n, column // each + i) for i in range(WORD)])
     total = ones = _int(0)
     for s in range(each):
         part = tirx.shift_right(packed, _int(s * bits)) if s else packed
         part = tirx.bitwise_and(part, _every_byte((1 << bits) - 1)) if bits < 8 else part
         part = tirx.bitwise_xor(part, _every_byte(middle)) if flip else part
-        activations = word(lambda i, s=s: x(m, column + i * each + s))
+        activations = word([x(m, column + i * each + s) for i in range(WORD)])
         total, ones = dot(part, activations, total), dot(_every_byte(1), activations, ones)
     return total - (zero + _int(offset)) * ones
 

@@ -166,8 +166,8 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
     sch.set_scope(product, 0, "local")
     lanes = lanes_of(workload)
     words = workload.multiplier == 1
-    data = sch.cache_read(product, 0, "local") if words else None
-    weight = sch.cache_read(product, 1, "local")
+    data = sch.cache_read(product, 0, "local", [product]) if words else None
+    weight = sch.cache_read(product, 1, "local", [product])
     sch.compute_inline(sch.get_sblock(DATA))
 
     # By the output's loops if tiles fill it, since then sums computed beside the product stay beside it
@@ -178,7 +178,8 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
     x, column = sch.split(x, [None, tile.columns])
     c, lane = sch.split(c, [None, lanes])
     sch.reorder(n, y, x, c, row, column, lane)
-    thread = _bind(sch, sch.fuse(n, y, x), c)
+    sch.bind(n, "blockIdx.z")  # fused with y and x, TVM loses track of which tile a thread has
+    thread = _bind(sch, sch.fuse(y, x), c)
     (sch.compute_at if whole else sch.reverse_compute_at)(following, thread, preserve_unit_loops=True)
     row, column, lane, kh, kw = sch.get_loops(product)[-5:]
     sch.reorder(kh, kw, row, column, lane)

@@ -204,8 +204,8 @@ class Operand:
 
 def stage(sch: Schedule, product: SBlockRV, index: int, run: int) -> Operand:
     """Give an operand of the product its stages, and compute its gathering or padding there."""
-    shared = sch.cache_read(product, index, "shared")
-    own = sch.cache_read(product, index, "local")
+    shared = sch.cache_read(product, index, "shared", [product])
+    own = sch.cache_read(product, index, "local", [product])
     loaded = sch.cache_read(shared, 0, "local")
     for producer in sch.get_producers(loaded):
         if has(sch, producer, OPERAND):

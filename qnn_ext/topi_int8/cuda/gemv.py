@@ -91,7 +91,7 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile) -> N
     sch.reorder(*spatial, lane)
     sch.bind(lane, "threadIdx.x")
 
-    operands = [sch.cache_read(partial, index, "local") for index in (0, 1)]
+    operands = [sch.cache_read(partial, index, "local", [partial]) for index in (0, 1)]
     sch.compute_at(partial, thread, preserve_unit_loops=True)
     lane, _, row, _, step, k = sch.get_loops(partial)[-6:]
     word, byte = sch.split(k, [None, DEPTH])

@@ -144,8 +144,9 @@ def tiles(workload: Workload, of_turing: bool = False) -> dict[Tile, float]:
 
 def _apart(workload: Workload, tile: Tile) -> bool:
     """Whether a step gathers values from several taps of a window."""
-    window = isinstance(workload, Conv2dWorkload) and math.prod(workload.kernel) > 1
-    return window and gemm.channels_of(workload) % tile.depth != 0
+    if not isinstance(workload, Conv2dWorkload) or math.prod(workload.kernel) == 1:
+        return False
+    return gemm.channels_of(workload) % tile.depth != 0
 
 
 def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int, apart: bool) -> float:
@@ -241,8 +242,8 @@ def _multiply(
     step, fragment, k = sch.split(k, [None, tile.depth // kind.k, kind.k])
     sch.reorder(batch, step, fragment, rows, columns, row, column, k)
 
-    shared = [sch.cache_read(product, index, "shared.dyn") for index in range(2)]
-    loaded = [sch.cache_read(product, index, "warp") for index in range(2)]
+    shared = [sch.cache_read(product, index, "shared.dyn", [product]) for index in range(2)]
+    loaded = [sch.cache_read(product, index, "warp", [product]) for index in range(2)]
     sch.set_scope(product, 0, "warp")
     for block, name in zip(loaded, "ab", strict=True):
         sch.compute_at(block, fragment, preserve_unit_loops=True)
