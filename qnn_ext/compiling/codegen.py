@@ -13,7 +13,7 @@ from tvm.target import Target
 from ..running import gpu_runtime
 from ..targets import gpus as gpu
 from ..targets.backend import threads_of
-from ..targets.features import backend_of
+from ..targets.features import backend_of, generating
 from ..topi_int8.lowering import lowering_of
 from .workers import exposed, hidden, use_workers
 
@@ -26,7 +26,7 @@ def generate_code(mod: tvm.IRModule, target: Target) -> Any:
         return generate_gpu_code(mod, target)
     if threads_of(target.attrs) > 1:
         mod = tvm.IRModule({**dict(mod.functions_items()), **use_workers(target)}, attrs=mod.attrs)
-    return tvm.compile(mod, target=target, tir_pipeline=PIPELINE)
+    return tvm.compile(mod, target=generating(target), tir_pipeline=PIPELINE)
 
 
 def generate_gpu_code(mod: tvm.IRModule, target: Target, cuda_graph: bool = False) -> Any:

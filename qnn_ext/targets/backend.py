@@ -110,6 +110,7 @@ class Backend:
     segments:        the same for tables of 16 float32
     byte_lanes:      lengths of explicit vectors where 32-bit values become bytes, best first
     chains:          independent accumulators in a reduction that shares no loads between rows
+    generates:       what LLVM must be told besides a CPU's features, by those with which it must
     counts:          whether register tiles are chosen by the number of instructions, which is what matters on a core
                      that issues few per cycle; otherwise by the cycles of a wide core with a large out-of-order window
     weaves:          whether epilogues are interleaved with the next tile's dot products
@@ -155,6 +156,7 @@ class Backend:
     segments: FeatureSets = NEVER
     byte_lanes: tuple[int, ...] = (64, 32)
     chains: int = 4
+    generates: tuple[tuple[FeatureSets, str], ...] = ()
     counts: bool = False
     weaves: bool = False
     prefetches: bool = False

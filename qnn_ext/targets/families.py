@@ -180,6 +180,10 @@ CORTEX_M = Backend(
     contracts=(("vfp4d16sp",),),
     byte_lanes=(4,),
     chains=1,
+    # LLVM 22 puts constants between the instructions of a long function, with a branch around them, which may be in the
+    # middle of a block that Helium predicates. That is undefined, and ends LLVM itself if the block is in a loop.
+    # Constants of code that is only executed are elsewhere.
+    generates=(((("mve",),), "+execute-only"),),
     counts=True,
     doubles=True,
     soft_float64=True,

@@ -92,6 +92,12 @@ def _fastest(target: Target) -> int:
     return next(rank for rank, product in enumerate(backend_of(target).products) if has_any(target, product.features))
 
 
+def generating(target: Target) -> Target:
+    """The target as code generation must know it: with what LLVM must be told besides the CPU's features."""
+    told = [text for sets, text in backend_of(target).generates if has_any(target, sets)]
+    return Target({**target.export(), "mattr": [*target.attrs.get("mattr", ()), *told]}) if told else target
+
+
 def operand_dtypes(target: Target) -> tuple[str, str] | None:
     """The dtypes of activations and weights that the target's products take; None if they widen any 8-bit ones.
     Legalization, quantization and the order of a file's variants all depend on this function."""

@@ -27,8 +27,13 @@ def export_library(executable: Any, path: str, architecture: str) -> CodeSize | 
     """Link a TVM executable, built for `architecture`, into a shared library without symbols and debug information.
     Returns what its code takes; None if TVM links it, or objects are not ELF.
 
-    Raises ArtifactError if there is no linker for it, or the linker fails.
+    Raises ArtifactError for microcontrollers, which load no libraries, if there is no linker, or if that fails.
     """
+    if not backend_of_architecture(architecture).concurrent:
+        raise ArtifactError(
+            f"{architecture}: a .qnn file's code is a shared library, which needs an operating system: make a C "
+            "library with export_c, or with qnn-ext compile --emit c -o DIR"
+        )
     command = cross_compiler(architecture)
     linker = command or _own_compiler()
     ours = None if linker is None else _Linker(linker)

@@ -1,8 +1,10 @@
 """What a C library promises besides its results: no runtime, one workspace, statuses, threads, wrappers."""
 
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +15,7 @@ from tvm import relax
 
 import qnn_ext
 from qnn_ext import ArtifactError, Interpreter, QnnError, TargetError, op
+from qnn_ext.compiling.program import plain
 from qnn_ext.export_c.interface import c_float, c_string, fields_of, identifier
 from qnn_ext.interpreter import interpret
 from qnn_ext.module import State
@@ -346,6 +349,18 @@ def test_what_sorts_is_refused_by_name(tmp_path):
     for code in (True, False):
         with pytest.raises(TargetError, match=r"cannot be one C function: .*sort"):
             qnn_ext.build(module, num_threads=1, code=code).export_c(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux forks here")
+def test_a_crash_of_llvm_is_an_error(engine, tmp_path, monkeypatch):
+    def dies(*_):
+        os.write(2, b"LLVM ERROR: out of registers\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(plain, "codegen_build", dies)
+    with pytest.raises(QnnError, match=r"LLVM crashed \(SIGKILL: LLVM ERROR: out of registers\) .* x86-64: please"):
+        engine.export_c(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import qnn_ext
+from tests.arm.test_models import digits
+from tests.cases.bundled import module_of
 from tests.micro import boards
 
 DATA = Path(qnn_ext.__file__).parent / "data"
@@ -25,6 +27,7 @@ REAL = (
     "mobilenet_v1_0.25_128_quant",
 )
 INTEGER = ("digits_cnn_int8", "kws_ref_model", "micro_speech_quantized")  # whose inputs and outputs are integers, too
+ELF_CODE, ELF_PURE_CODE = 0x4, 0x20000000  # flags of sections, the latter of ARM's
 LARGE = ("mobilenet_v1_0.25_128_quant",)  # more than the emulated M55's flash takes
 
 
@@ -50,6 +53,23 @@ def test_bundled(name, board):
     oracle = qnn_ext.Interpreter(module)
     expected = [_listed(oracle(*inputs)) for inputs in calls]
     check(module, board, calls, expected)
+
+
+@pytest.mark.sampled("board")
+@pytest.mark.parametrize("board", ["m55", "m4", "m0plus"])
+def test_transformer(board):
+    """Long functions with predicated vectors in loops, of which LLVM dies on Helium if constants are among them."""
+    module = module_of("digits_transformer_qdq.onnx")
+    (image,) = digits(module, 1)
+    check(module, board, [[image]], [_listed(qnn_ext.Interpreter(module)(image))])
+
+
+@pytest.mark.parametrize("core", ["cortex-m52", "cortex-m55", "cortex-m85"])
+def test_no_constants_among_heliums_instructions(core, tmp_path):
+    module = qnn_ext.from_tflite(DATA / "digits_cnn_dynamic.tflite", numerics="tflite")
+    (one,) = qnn_ext.build(module, core, code=False).export_c(tmp_path).library.compiled
+    code = [section for section in one.object.sections if section.flags & ELF_CODE and section.size]
+    assert code and all(section.flags & ELF_PURE_CODE for section in code)
 
 
 @pytest.mark.sampled("board")

@@ -96,3 +96,10 @@ def test_a_library_for_each_architecture(links_for, tmp_path):
         members = container.Reader(file)
         machines = [members.read(name)[18] for name in members.names() if name.endswith(".so")]
     assert sorted(machines) == [40, 183], "EM_ARM, EM_AARCH64"
+
+
+def test_microcontrollers_load_no_libraries(tmp_path):
+    engine = qnn_ext.build(qnn_ext.from_tflite(MODEL), "cortex-m4")
+    with pytest.raises(ArtifactError, match=r"cortex-m: a \.qnn file.*--emit c"):
+        engine.save(tmp_path / "model.qnn")
+    assert list(tmp_path.iterdir()) == []

@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from ...running.model import Layout
 from ...running.workers import USE
-from ...targets.features import sharing_of
+from ...targets.features import generating, sharing_of
 from ..watch import timed
 from ..workers import SYMBOL, exposed
 from .emit import MEMORY, PROGRAM, SHARE, emit, header_bytes
@@ -67,6 +67,7 @@ def _coded(planned: Plan, target: Target, kept: Kept | None) -> Any:
 
 
 def _executable(program: IRModule, target: Target, kept: Kept | None) -> Any:
+    target = generating(target)
     called = {
         var: function
         for var, function in program.functions_items()

@@ -21,10 +21,12 @@ from tvm import IRModule, ir, tirx
 from tvm.target import Target
 from tvm.tirx.build import codegen_build
 
-from ...running.model import Layout
+from ...errors import QnnError
+from ...processes.apart import Crashed, apart
+from ...running.model import Layout, target_name
 from ...targets.backend import THREADS, threads_of
 from ...targets.elf import Object
-from ...targets.features import sharing_of
+from ...targets.features import backend_of, generating, sharing_of
 from ...targets.names import description_of
 from ..workers import SYMBOL, exposed
 from .barriers import barriers
@@ -103,13 +105,31 @@ _UNWINDER = "__aeabi_unwind_cpp_pr0"
 
 
 def object_of(module: IRModule, target: Target) -> bytes:
-    """The object file of flat functions."""
+    """The object file of flat functions. Raises QnnError if LLVM dies of them."""
     passes, finish, _ = tirx.get_tir_pipeline(PIPELINE)
     with target, tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
         lowered = finish()(passes(module))
         path = Path(folder) / "code.o"
-        codegen_build(lowered, target).write_to_file(str(path), "o")
-        return Object(path.read_bytes()).without_need_of(_UNWINDER)
+
+        def generated() -> bytes:
+            codegen_build(lowered, generating(target)).write_to_file(str(path), "o")
+            return path.read_bytes()
+
+        try:
+            content = apart(generated)
+        except Crashed as error:
+            raise QnnError(_crash(target, error)) from None
+    return Object(content).without_need_of(_UNWINDER)
+
+
+def _crash(target: Target, error: Crashed) -> str:
+    attributes = description_of(target)
+    said = [line for line in error.said.splitlines() if "LLVM ERROR" in line]
+    how = f"{error.how}: {said[-1].strip()}" if said else error.how
+    return (
+        f"LLVM crashed ({how}) when it generated the code for {target_name(attributes)}: please report this model; "
+        f"code for fewer features, as of {backend_of(target).baseline}, may do until then"
+    )
 
 
 def _exposed_function(params: Sequence[tirx.Var], body: Sequence[tirx.Stmt], symbol: str) -> tirx.PrimFunc:
