@@ -44,6 +44,7 @@ from ..passes.join_tables import join_tables
 from ..passes.legalize_float import float_legalizations
 from ..passes.legalize_gpu import gpu_legalizations
 from ..passes.legalize_moves import keep_joins
+from ..passes.legalize_sorting import sorting_legalizations
 from ..passes.observers import drop_observers
 from ..passes.plain_convolutions import plain_convolutions
 from ..passes.repeated import compute_once
@@ -140,11 +141,12 @@ def _compiled(
     module: QnnModule, target: Target, asked: bool, cuda_graph: bool, kept: Kept | None, code: bool = True
 ) -> Engine:
     backend = backend_of(target)
+    runtime = code and backend.concurrent
     with limited(None):
-        original, checks, mod = _lowered(module, target)
+        original, checks, mod = _lowered(module, target, runtime)
         program, fallback = timed("program", lambda: _program(mod, target, asked, kept, code, len(module.states)))
         if program is None and has_loops(mod):
-            mod = lower_module(original, target)
+            mod = lower_module(original, target, runtime=runtime)
         if program is None:
             needed, largest = peak(mod)
             check("workspace", needed, f"the model, when it computes '{largest}',")
@@ -160,11 +162,11 @@ def _compiled(
     return Engine.from_build(_model(module, checks), variant, executable, program.weights if program else None, mod)
 
 
-def _lowered(module: QnnModule, target: Target) -> tuple[IRModule, list[Check], IRModule]:
-    """The module without calls, its checks, and its kernels."""
+def _lowered(module: QnnModule, target: Target, runtime: bool = True) -> tuple[IRModule, list[Check], IRModule]:
+    """The module without calls, its checks, and its kernels; runtime: see `lower_module`."""
     original, checks = collect_checks(collect_sizes(inlined(module.ir), module.outputs))
     begin_walk(_elements_of_constants(original))
-    mod = lower_module(original, target, loops=not backend_of(target).grid)
+    mod = lower_module(original, target, loops=not backend_of(target).grid, runtime=runtime)
     checkpoint()
     return original, checks, mod
 
@@ -264,23 +266,24 @@ def _elements_of_constants(mod: IRModule) -> int:
     return sum(math.prod(map(int, constant.value.shape)) for constant in constants)
 
 
-def lower_module(mod: IRModule, target: Target, loops: bool = False) -> IRModule:
+def lower_module(mod: IRModule, target: Target, loops: bool = False, runtime: bool = True) -> IRModule:
     """All passes before code generation: QNN operators in, scheduled PrimFuncs out.
 
-    loops: whether loops stay, with the kernels of their bodies, for what can run them; otherwise they are unrolled
+    loops:   whether loops stay, with the kernels of their bodies, for what can run them; otherwise they are unrolled
+    runtime: whether TVM's runtime will be there, whose functions sort; otherwise, for C libraries, kernels do
     """
     backend = backend_of(target)
     mod = applied(partial(unrolled, chosen=_is_one_round if loops else None), mod)
-    mod = qnn_pipeline(mod, target)
+    mod = qnn_pipeline(mod, target, runtime)
     mod = applied(partial(lower, target=target), mod)
     with target, with_option("relax.FuseOps.max_depth", _MOST_FUSED):
-        for one in relax_passes(backend):
+        for one in relax_passes(backend, runtime):
             mod = applied(one, mod)
     if backend.grid:
         return applied(lift_workspaces, applied(schedule_for_gpu, mod))
     mod = applied(partial(schedule_module, target=target), mod)
     mod = applied(serialize, mod) if threads_of(target.attrs) == 1 else mod
-    return with_bodies(mod, partial(lower_module, target=target, loops=loops))
+    return with_bodies(mod, partial(lower_module, target=target, loops=loops, runtime=runtime))
 
 
 def _is_one_round(loop: Loop) -> bool:
@@ -288,7 +291,7 @@ def _is_one_round(loop: Loop) -> bool:
     return loop.trips == 0 or (loop.trips == 1 and loop.condition is None)
 
 
-def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
+def qnn_pipeline(mod: IRModule, target: Target, runtime: bool = True) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each of them."""
     grid = backend_of(target).grid
     passes: list[Callable[[IRModule], IRModule]] = [
@@ -317,8 +320,8 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         fold_quantized,  # constants: once they are kernels, they can no longer be folded
         join_shuffles,  # one transpose behind a product
         order_channels,  # as that transpose stores them
-        # dtypes that TVM sorts; min and max → one pass over the data
-        *([] if grid else [sortable, join_extremes]),
+        *([sortable] if runtime and not grid else []),  # dtypes that TVM sorts
+        *([] if grid else [join_extremes]),  # min and max → one pass over the data
         partial(fuse, grid=grid),  # product + epilogue → one kernel each
     ]
     for one in passes:
@@ -337,9 +340,13 @@ def _bounding(widest: str) -> tvm.transform.Pass:
     return bound
 
 
-def relax_passes(backend: Backend) -> list[tvm.transform.Pass]:
+def relax_passes(backend: Backend, runtime: bool = True) -> list[tvm.transform.Pass]:
     """The passes for what stays ordinary Relax: to TIR, constants folded, fused. They do not look into our kernels."""
-    legalizations = {**float_legalizations(), **(gpu_legalizations() if backend.grid else {})}
+    legalizations = {
+        **float_legalizations(),
+        **(gpu_legalizations() if backend.grid else {}),
+        **({} if runtime else sorting_legalizations()),
+    }
     return [
         relax.transform.LegalizeOps(legalizations),
         _bounding(backend.widest_integer),  # before constant folding, which runs the functions

@@ -344,11 +344,18 @@ def test_engine_without_code_does_not_run(engine):
         engine(*digits(module_of(FILE), 1))
 
 
-def test_what_sorts_is_refused_by_name(tmp_path):
+def test_what_sorts_here_says_how_to_build_it(tmp_path):
     module = small_module(lambda builder, params: [relax.op.sort(params[0])], [((16,), "float32")])
-    for code in (True, False):
-        with pytest.raises(TargetError, match=r"cannot be one C function: .*sort"):
-            qnn_ext.build(module, num_threads=1, code=code).export_c(tmp_path)
+    with pytest.raises(TargetError, match=r"to run here: sort is .*Build it with code=False"):
+        qnn_ext.build(module, num_threads=1).export_c(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_function_is_refused_by_name(tmp_path):
+    module = small_module(lambda builder, params: [relax.op.cumprod(params[0])], [((16,), "float32")])
+    engine = qnn_ext.build(module, num_threads=1, code=False)
+    with pytest.raises(TargetError, match="cannot be one C function: cumprod is"):
+        engine.export_c(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

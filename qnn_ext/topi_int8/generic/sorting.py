@@ -1,0 +1,129 @@
+"""The order of a row's elements as loop nests, for code without TVM's runtime, which sorts elsewhere.
+
+Both keep equal elements in their original order. Rows are independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from .nest import nest
+
+Expr = Any
+
+_FEW = 16
+"""Up to so many places are filled by insertion, with at most that many comparisons for each element; more by merging,
+with log₂ n comparisons and memory for 2·n positions."""
+
+
+def sorted_positions(x: te.Tensor, axis: int, descending: bool, count: int) -> te.Tensor:
+    """int32: for each of the first `count` places along the sorted axis, the position of its element."""
+    shape = [int(size) for size in x.shape]
+    axis %= len(shape)
+    outer, length = [size for number, size in enumerate(shape) if number != axis], shape[axis]
+    places = [count if number == axis else size for number, size in enumerate(shape)]
+    fill = _by_insertion if count <= _FEW else _by_merging
+
+    def body(ins: list[Any], outs: list[Any]) -> Any:
+        values, out = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
+        with IRBuilder() as builder, T.parallel(0, prod(outer)) as row:
+            at = _along(row, outer, axis)
+
+            def is_before(one: Expr, two: Expr) -> Expr:
+                a, b = values[at(one)], values[at(two)]
+                return a > b if descending else a < b
+
+            fill(is_before, _Line(out, at), length, count)
+        return builder.get()
+
+    return nest(places, [x], body, dtype="int32", name="sorted_positions")
+
+
+def _along(row: Expr, outer: list[int], axis: int) -> Callable[[Expr], tuple[Expr, ...]]:
+    """The indices of a row's elements by their positions."""
+    indices, rest = [], row
+    for size in reversed(outer):
+        indices.insert(0, tirx.floormod(rest, tirx.const(size, "int32")))
+        rest = tirx.floordiv(rest, tirx.const(size, "int32"))
+    return lambda position: (*indices[:axis], position, *indices[axis:])
+
+
+class _Line:
+    """A row of a tensor of positions."""
+
+    def __init__(self, buffer: Any, at: Callable[[Expr], tuple[Expr, ...]]) -> None:
+        self._buffer, self._at = buffer, at
+
+    def __getitem__(self, place: Expr) -> Expr:
+        return self._buffer[self._at(place)]
+
+    def __setitem__(self, place: Expr, position: Expr) -> None:
+        self._buffer[self._at(place)] = position
+
+
+def _number(value: int) -> Expr:
+    return tirx.const(value, "int32")
+
+
+def _variable() -> Any:
+    return T.buffer_proxy(T.decl_buffer([1], "int32", scope="local"))
+
+
+def _by_insertion(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
+    """Each element that comes before the last one kept takes its place among those."""
+    kept, place = _variable(), _variable()
+    kept[0] = _number(0)
+    with T.serial(0, length) as position:
+        place[0] = kept[0]
+        with T.If(kept[0] == count), T.Then(), T.If(is_before(position, out[count - 1])), T.Then():
+            place[0] = _number(count - 1)
+        with T.If(place[0] < count), T.Then():
+            last = _variable()
+            last[0] = place[0]
+            place[0] = _number(0)
+            with T.serial(0, last[0]) as other, T.If(tirx.Not(is_before(position, out[other]))), T.Then():
+                place[0] = place[0] + 1
+            with T.serial(0, last[0] - place[0]) as moved:
+                out[last[0] - moved] = out[last[0] - moved - 1]
+            out[place[0]] = position
+            kept[0] = tirx.min(kept[0] + 1, _number(count))
+
+
+def _by_merging(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
+    """Runs of 1, 2, 4 … sorted elements are merged in pairs, from one half of a buffer into the other."""
+    runs = T.buffer_proxy(T.decl_buffer([2, length], "int32", scope="global"))
+    left, right, takes_right = (_variable() for _ in range(3))
+    passes = (length - 1).bit_length()
+    with T.serial(0, length) as position:
+        runs[0, position] = position
+    with T.serial(0, passes) as number:
+        source = tirx.bitwise_and(number, _number(1))
+        size = tirx.shift_left(_number(1), number)
+        pairs = tirx.shift_right(_number(length - 1), number + 1) + 1
+        with T.serial(0, pairs) as pair:
+            start = pair * size * 2
+            middle, end = (tirx.min(start + size * many, _number(length)) for many in (1, 2))
+            left[0], right[0] = start, middle
+            with T.serial(0, end - start) as place:
+                takes_right[0] = _number(0)
+                with T.If(right[0] < end), T.Then(), T.If(left[0] < middle):
+                    with T.Then():
+                        first, second = runs[source, left[0]], runs[source, right[0]]
+                        takes_right[0] = is_before(second, first).astype("int32")
+                    with T.Else():
+                        takes_right[0] = _number(1)
+                with T.If(takes_right[0] == 1):
+                    with T.Then():
+                        runs[1 - source, start + place] = runs[source, right[0]]
+                        right[0] = right[0] + 1
+                    with T.Else():
+                        runs[1 - source, start + place] = runs[source, left[0]]
+                        left[0] = left[0] + 1
+    with T.serial(0, count) as place:
+        out[place] = runs[passes % 2, place]
