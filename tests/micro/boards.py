@@ -77,7 +77,17 @@ class Firmware:
 
     def link(self) -> None:
         """Link it anew."""
-        link(self.board, self.folder, [HERE / "main.c"], _definitions(self.engine, self.calls))
+        link(self.board, self.folder, [HERE / "main.c"], [f"-D{one}" for one in self.definitions])
+
+    @property
+    def definitions(self) -> list[str]:
+        """What main.c must know."""
+
+        def sizes(specs: Sequence[Any]) -> str:
+            return ",".join(str(int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize) for spec in specs) or "0"
+
+        engine = self.engine
+        return [f"CALLS={self.calls}", f"INPUT_BYTES={sizes(engine.inputs)}", f"OUTPUT_BYTES={sizes(engine.outputs)}"]
 
     @property
     def program(self) -> Path:
@@ -139,26 +149,35 @@ def firmware(module: qnn_ext.QnnModule, board: Board, folder: Path, calls: int =
     return made
 
 
-def _definitions(engine: qnn_ext.Engine, calls: int) -> list[str]:
-    def sizes(specs: Sequence[Any]) -> str:
-        return ",".join(str(int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize) for spec in specs) or "0"
-
-    return [f"-DCALLS={calls}", f"-DINPUT_BYTES={sizes(engine.inputs)}", f"-DOUTPUT_BYTES={sizes(engine.outputs)}"]
-
-
 def link(board: Board, folder: Path, sources: Sequence[Path], options: Sequence[str] = ()) -> None:
     """Link sources and the model's library in a folder to `program.elf`. Raises BoardError."""
-    memory = {"FLASH": board.flash[0], "FLASH_SIZE": board.flash[1], "RAM": board.ram[0], "RAM_SIZE": board.ram[1]}
-    places = ",".join(f"--defsym={name}={value}" for name, value in memory.items())
     machine = [f"-mcpu={board.cpu}", "-mthumb", f"-mfloat-abi={'hard' if board.hard else 'soft'}"]
     code = [*machine, "-std=gnu11", "-O2", "-ffreestanding", "-nostartfiles", f"-I{folder}", f"-I{HERE}", *options]
     files = [*map(str, sources), str(HERE / "start.c"), str(folder / "libmodel.a")]
     # newlib's files were compiled without a note on the stack, of which the linker would warn
-    script = ["-T", str(HERE / "start.ld"), f"-Wl,{places}", "-Wl,--gc-sections,--no-warn-mismatch,-z,noexecstack"]
-    command = [COMPILER, *code, *files, *script, "-lm", "-lc", "-lgcc", "-o", str(folder / "program.elf")]
+    linked = f"-Wl,{places(board)},--gc-sections,--no-warn-mismatch,-z,noexecstack"
+    command = [
+        COMPILER,
+        *code,
+        *files,
+        "-T",
+        str(HERE / "start.ld"),
+        linked,
+        "-lm",
+        "-lc",
+        "-lgcc",
+        "-o",
+        str(folder / "program.elf"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     if done.returncode:
         raise BoardError(f"{' '.join(command)}\n{done.stderr}")
+
+
+def places(board: Board) -> str:
+    """What the linker is told of a board's memory, for `start.ld`."""
+    memory = {"FLASH": board.flash[0], "FLASH_SIZE": board.flash[1], "RAM": board.ram[0], "RAM_SIZE": board.ram[1]}
+    return ",".join(f"--defsym={name}={value}" for name, value in memory.items())
 
 
 def scratch() -> tempfile.TemporaryDirectory:

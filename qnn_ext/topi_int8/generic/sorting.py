@@ -47,7 +47,8 @@ def sorted_positions(x: te.Tensor, axis: int, descending: bool, count: int) -> t
 
 def _along(row: Expr, outer: list[int], axis: int) -> Callable[[Expr], tuple[Expr, ...]]:
     """The indices of a row's elements by their positions."""
-    indices, rest = [], row
+    indices: list[Expr] = []
+    rest = row
     for size in reversed(outer):
         indices.insert(0, tirx.floormod(rest, tirx.const(size, "int32")))
         rest = tirx.floordiv(rest, tirx.const(size, "int32"))
