@@ -38,6 +38,8 @@ CASES = {
     "sort down the first axis": (one(lambda x: relax.op.sort(x, axis=0, descending=True)), (33, 4), "int32"),
     "argsort in the middle": (one(lambda x: relax.op.argsort(x, axis=1, dtype="int64")), (2, 100, 3), "uint8"),
     "argsort of one": (one(lambda x: relax.op.argsort(x, axis=0)), (1,), "float32"),
+    "no elements": (one(lambda x: relax.op.sort(x, axis=1)), (3, 0), "float32"),
+    "no rows": (one(lambda x: relax.op.argsort(x, axis=0)), (3, 0), "float32"),
     "the best three": (topk(k=3, axis=-1), (4, 50), "float32"),
     "the least sixteen": (topk(k=16, axis=1, largest=False, dtype="int64"), (2, 40, 3), "int8"),
     "the best thirty": (topk(k=30, axis=-1), (1, 1000), "float32"),

@@ -50,8 +50,9 @@ def _along(row: Expr, outer: list[int], axis: int) -> Callable[[Expr], tuple[Exp
     indices: list[Expr] = []
     rest = row
     for size in reversed(outer):
-        indices.insert(0, tirx.floormod(rest, tirx.const(size, "int32")))
-        rest = tirx.floordiv(rest, tirx.const(size, "int32"))
+        divisor = _number(max(size, 1))  # without elements there are no rows
+        indices.insert(0, tirx.floormod(rest, divisor))
+        rest = tirx.floordiv(rest, divisor)
     return lambda position: (*indices[:axis], position, *indices[axis:])
 
 
