@@ -48,7 +48,7 @@ class TfliteAssembly(Assembly):
         run_once: Callable[[int], None],
         run_graph: Callable[..., list[relax.Expr]],
     ) -> None:
-        super().__init__()
+        super().__init__(unfolded=("blockwise_dequantize",))
         self.model = model
         self.graph = graph
         self.numerics = numerics

@@ -134,6 +134,21 @@ class CheckedTable:
         self._file.charge(length)
         return bytes(self.Bytes[start + 4 : start + 4 + length])
 
+    def int32(self, slot: int) -> int:
+        """The int32 field of a vtable slot, by default 0."""
+        field = self.Offset(slot)
+        return self._file.number(_INT32, self.Pos + field) if field else 0
+
+    def int32s(self, slot: int) -> tuple[int, ...]:
+        """The vector of int32 of a vtable slot, by default empty."""
+        field = self.Offset(slot)
+        if not field:
+            return ()
+        start, length = self.Vector(field), self.VectorLen(field)
+        self._file.charge(8 * length)
+        self._file.check(start, 4 * length)
+        return struct.unpack_from(f"<{length}i", self.Bytes, start)
+
     def has_unread_fields(self) -> bool:
         """Whether the table has fields beyond every slot queried so far: those of a newer schema."""
         return any(self._field(slot) for slot in range(self._highest_slot + 2, self._vtable_size, 2))

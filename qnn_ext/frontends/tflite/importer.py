@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperato
 from ...limits import Limits, begin_walk, charge, check, check_elements, count_evaluation, limited
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value
+from ...passes.blockwise import keep_packed
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from ..data_dependent import trimmed
@@ -98,7 +100,7 @@ class Importer:
         for what, count in (("operators", len(self.graph.operators)), ("outputs", len(self.graph.outputs))):
             if not count:
                 raise ModelFormatError(f"{self.source}: the model has no {what}: export it again, from a trained model")
-        begin_walk(sum(tensor.data.size for tensor in self.graph.tensors if tensor.data is not None))
+        begin_walk(sum(math.prod(tensor.shape) for tensor in self.graph.tensors if tensor.is_constant))
         self._bind_constants()
         inputs = self._input_specs()
         for index, spec in zip(self._free_inputs(), inputs, strict=True):
@@ -115,7 +117,7 @@ class Importer:
             return [*outputs, *self.assembly.variables.final()]
 
         with self._naming_open_dimensions():
-            ir = self.assembly.module(walk)
+            ir = keep_packed(self.assembly.module(walk))
         return QnnModule(
             ir=ir,
             inputs=tuple(inputs),

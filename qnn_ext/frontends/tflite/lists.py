@@ -199,7 +199,7 @@ def roles_of(lists: Lists, condition: Subgraph, initial: Mapping[int, np.ndarray
             continue
         source, index = operator.inputs[:2]
         start = first(lists.position(index)) if not body.tensors[index].shape else None
-        known = body.tensors[source].data is not None or number.get(source) in fixed
+        known = body.tensors[source].is_constant or number.get(source) in fixed
         if start is not None and known:
             slices[operator.index] = source, start
     return Roles(fixed, counters, outputs, slices)

@@ -77,11 +77,13 @@ class Node(Conversion):
 
     def shape(self, index: int) -> tuple[int, ...]:
         """The input's shape as inferred, not as stored in the file."""
-        return shape_of(self.input(index))
+        tensor = self.tensor(index)
+        return tensor.shape if tensor.is_constant else shape_of(self.input(index))
 
     def dtype(self, index: int = 0) -> str:
         """The input's dtype."""
-        return str(self.input(index).ty.dtype)
+        tensor = self.tensor(index)
+        return tensor.dtype if tensor.is_constant else str(self.input(index).ty.dtype)
 
     def constant(self, index: int) -> np.ndarray:
         """The input's value, which must be known at import. Raises UnsupportedOperatorError otherwise."""
@@ -150,6 +152,10 @@ class Node(Conversion):
         return self._require_qparams(self.output_tensor(index))
 
     def _require_qparams(self, tensor: Tensor) -> QParams:
+        if tensor.blocks is not None:
+            raise self.unsupported(
+                f"{tensor.label()} with scales of blocks; FULLY_CONNECTED, EMBEDDING_LOOKUP and DEQUANTIZE read it"
+            )
         if tensor.qparams is None:
             raise self.unsupported(f"tensor '{tensor.name}' ({tensor.dtype}) without quantization parameters")
         return tensor.qparams

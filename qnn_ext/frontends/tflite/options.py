@@ -38,6 +38,11 @@ _DTYPE_FIELDS = {
     "key_dtype",
     "value_dtype",
 }
+# What the schema of LiteRT 2.3 adds to the enums of the installed package.
+_NEWER = {
+    "TensorType": {19: "INT2", 20: "UINT4", 21: "FLOAT8_E4M3FN", 22: "FLOAT8_E5M2"},
+    "QuantizationDetails": {2: "BlockwiseQuantization", 3: "MultiAxisQuantization"},
+}
 # Operators whose options class is not named after them.
 _SHARED_OPTIONS = {
     "Pool2DOptions": ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"),
@@ -62,7 +67,7 @@ def require_schema() -> Any:
 @cache
 def _names_by_value(enum: str) -> dict[int, str]:
     members = vars(getattr(require_schema(), enum)).items()
-    return {value: name for name, value in members if not name.startswith("_")}
+    return _NEWER.get(enum, {}) | {value: name for name, value in members if not name.startswith("_")}
 
 
 def enum_name(enum: str, value: int) -> str:

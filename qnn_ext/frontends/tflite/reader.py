@@ -213,7 +213,7 @@ def _check_indices(what: str, indices: Iterable[int], tensors: tuple[Tensor, ...
 
 def _check_order(subgraph: Subgraph) -> None:
     """Each tensor must be assigned exactly once, before it is read."""
-    ready = {t.index for t in subgraph.tensors if t.data is not None or t.is_variable}
+    ready = {t.index for t in subgraph.tensors if t.is_constant or t.is_variable}
 
     def define(indices: tuple[int, ...], what: str) -> None:
         for index in indices:

@@ -1,4 +1,7 @@
-"""Tensors of a .tflite file: shape, dtype, QParams and constant data, each verified against the bytes in the file."""
+"""Tensors of a .tflite file: shape, dtype, quantization and constant data, each verified against the bytes in the file.
+
+Constants of 4 and 2 bits stay packed: `weights.py` reads them so, everything else as int8.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ import numpy as np
 
 from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ...limits import check_elements
+from ...numerics.packed import packed_bytes, unpack
 from ...qparams import INTEGER_DTYPES, QParams, dtype_range
-from .flatbuffer import FlatFile, numbers, text
+from .flatbuffer import CheckedTable, FlatFile, numbers, text
 from .options import dtype_name, enum_name
 from .sparsity import read_sparse
 
@@ -23,17 +27,35 @@ MAX_RANK = 32  # NumPy 1's limit
 _NEGLIGIBLE_SCALE = np.float32(1e-30)
 
 
+NARROW = ("int4", "int2")
+_DTYPES_WITHOUT_CONSTANTS = ("string", "resource", "variant", "bfloat16", "uint4", "float8_e4m3fn", "float8_e5m2")
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Quantization block by block: every `size` values along the last dimension have a scale of their own.
+
+    scales, zero_points: indices of tensors; a file without zero points says 0 or −1
+    """
+
+    scales: int
+    zero_points: int
+    size: int
+
+
 @dataclass(frozen=True, eq=False)
 class Tensor:
     """One tensor of a subgraph.
 
     shape:           as stored, 0 for a negative dimension
     shape_signature: the same with -1 for dynamic dimensions
-    dtype:           NumPy name, or "string", "resource", "variant", "bfloat16", and "int4" when not constant
-    qparams:         None when not quantized
-    data:            constant value, read-only, of shape `shape` (int4 unpacked to int8, sparse ones made dense); None
-                     when not constant
+    dtype:           NumPy name, or "string", "resource", "variant", "bfloat16", "int4", "int2" and others that values
+                     cannot have; constants of int4 and int2 are int8
+    qparams:         None when not quantized, or block by block
+    stored:          constant value, read-only, of shape `shape` (sparse ones made dense), or the bytes of narrow
+                     integers; None when not constant
     channel_dimension: the dimension that per-channel scales run along, as stored, also where there is one scale
+    narrow:          "int4" or "int2" for a constant that has so few bits in the file
     """
 
     index: int
@@ -42,9 +64,25 @@ class Tensor:
     shape_signature: tuple[int, ...]
     dtype: str
     qparams: QParams | None
-    data: np.ndarray | None
+    stored: np.ndarray | None
     is_variable: bool
     channel_dimension: int = 0
+    narrow: str | None = None
+    blocks: Blocks | None = None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the file has its value."""
+        return self.stored is not None
+
+    @property
+    def data(self) -> np.ndarray | None:
+        """The constant value, of shape `shape`, read-only; narrow integers as int8, unpacked at every call."""
+        if self.stored is None or self.narrow is None:
+            return self.stored
+        values = unpack(self.stored, self.narrow, math.prod(self.shape)).reshape(self.shape)
+        values.flags.writeable = False
+        return values
 
     def label(self) -> str:
         """How messages refer to this tensor."""
@@ -89,16 +127,21 @@ def _read_tensor(
         data = _read_data(file, raw, shape, dtype, computed)
     if data is not None and table.IsVariable():
         raise ModelFormatError("a variable tensor must not have constant data")
+    narrow = dtype if data is not None and dtype in NARROW else None
     if data is not None:
-        dtype = data.dtype.name
+        dtype = "int8" if narrow else data.dtype.name
+    quantization = file.table(table.Quantization())
     try:
-        qparams = _read_qparams(file, file.table(table.Quantization()), shape, dtype, constant=data is not None)
+        blocks = _read_blocks(file, quantization, shape) if data is not None else None
+        qparams = _read_qparams(file, quantization, shape, dtype, data is not None) if blocks is None else None
     except QnnError:
         if used:
             raise
-        qparams = None
-    dimension = file.table(table.Quantization()).QuantizedDimension() if qparams is not None else 0
-    return Tensor(index, name, shape, signature, dtype, qparams, data, table.IsVariable(), dimension)
+        qparams = blocks = None
+    dimension = quantization.QuantizedDimension() if qparams is not None else 0
+    return Tensor(
+        index, name, shape, signature, dtype, qparams, data, table.IsVariable(), dimension, narrow=narrow, blocks=blocks
+    )
 
 
 def _read_shape(file: FlatFile, table: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -125,16 +168,15 @@ def _read_data(
         check_elements([max(dim, 1) for dim in shape], "a tensor")
     if raw.size == 0 and (computed or count > 0):
         return None
-    if dtype in ("string", "resource", "variant", "bfloat16"):
+    if dtype in _DTYPES_WITHOUT_CONSTANTS:
         raise UnsupportedOperatorError(f"constants of dtype {dtype} are not supported")
-    size = (count + 1) // 2 if dtype == "int4" else count * np.dtype(dtype).itemsize
+    size = packed_bytes(count, dtype) if dtype in NARROW else count * np.dtype(dtype).itemsize
     if raw.size != size:
         raise ModelFormatError(f"shape {shape} of {dtype} needs {size} bytes, but the file has {raw.size}")
-    if dtype == "int4":
-        file.charge(2 * size)
-        data = _unpack_int4(raw, count)
-    else:
-        data = raw.view(np.dtype(dtype).newbyteorder("<"))
+    if dtype in NARROW:
+        file.charge(count)
+        return raw
+    data = raw.view(np.dtype(dtype).newbyteorder("<"))
     if dtype == "bool":
         file.charge(size)
         if size and raw.max() > 1:
@@ -147,15 +189,24 @@ def _read_data(
     return data
 
 
-def _unpack_int4(raw: np.ndarray, count: int) -> np.ndarray:
-    """Two's complement nibbles, low nibble first, as int8."""
-    low = (raw << 4).view(np.int8) >> 4
-    high = raw.view(np.int8) >> 4
-    return np.stack([low, high], axis=1).reshape(-1)[:count]
+def _read_blocks(file: FlatFile, table: Any, shape: tuple[int, ...]) -> Blocks | None:
+    """Quantization by blocks along the last dimension; None for any other."""
+    if table is None or enum_name("QuantizationDetails", table.DetailsType()) != "BlockwiseQuantization":
+        return None
+    details = CheckedTable(file, table.Details().Pos)  # of a class that the installed schema package does not have
+    scales, zero_points, size = (details.int32(slot) for slot in (4, 6, 8))
+    block = details.int32s(10)
+    if block:
+        if len(block) != len(shape) or any(dim != 1 for dim in block[:-1]) or size not in (0, block[-1]):
+            raise UnsupportedOperatorError(f"blocks of shape {block}; they must run along the last dimension")
+        size = block[-1]
+    if size < 1:
+        raise ModelFormatError(f"blocks of {size} values")
+    return Blocks(scales, zero_points, size)
 
 
 def _read_qparams(file: FlatFile, table: Any, shape: tuple[int, ...], dtype: str, constant: bool) -> QParams | None:
-    dtype = "int8" if dtype == "int4" else dtype
+    dtype = "int8" if dtype in NARROW else dtype
     if table is None or dtype not in INTEGER_DTYPES:
         return None  # a float tensor may carry its range from training; that does not make it quantized
     if (details := enum_name("QuantizationDetails", table.DetailsType())) != "NONE":

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ...numerics.packed import WIDTHS
 from .reader import Operator, Tensor
 
 BYTES = ("int8", "uint8")
@@ -50,7 +51,7 @@ def _is_byte(tensor: Tensor | None) -> bool:
 
 
 def _is_constant(tensor: Tensor | None) -> bool:
-    return tensor is not None and tensor.data is not None
+    return tensor is not None and tensor.is_constant
 
 
 def _bytes(node: _Node, *indices: int) -> bool:
@@ -103,24 +104,29 @@ def _quantize(node: _Node) -> bool:
 
 def _reduce(node: _Node) -> bool:
     axes = node.input(1)
-    return _bytes(node, 0) and axes is not None and axes.data is not None and axes.data.size > 0
+    return _bytes(node, 0) and axes is not None and axes.is_constant and 0 not in axes.shape
 
 
 def _resize(node: _Node) -> bool:
     return _bytes(node, 0) and _is_constant(node.input(1))
 
 
-def _weighted(data: int, weight: int, bias: int, *, needs_bias: bool, axis: int, dynamic: bool = True) -> Rule:
+def _weighted(
+    data: int, weight: int, bias: int, *, needs_bias: bool, axis: int, dynamic: bool = True, narrow: bool = False
+) -> Rule:
     """A product with constant weights, whose scales may run along `axis`, and a constant bias.
 
     dynamic: whether float activations are quantized at run time if the weights are int8
+    narrow:  and if they have fewer bits
     """
 
     def rule(node: _Node) -> bool:
         weights, offsets = node.input(weight), node.input(bias)
-        if weights is None or weights.data is None:
+        if weights is None or not weights.is_constant:
             return False
         if _is_hybrid(node, data, weights):
+            if weights.narrow is not None or weights.blocks is not None:
+                return narrow and _is_narrow(weights, axis)
             return dynamic and _is_symmetric(weights, axis) and (offsets is not None or not needs_bias)
         if not _bytes(node, data) or weights.dtype != node.output.dtype:
             return False
@@ -130,7 +136,7 @@ def _weighted(data: int, weight: int, bias: int, *, needs_bias: bool, axis: int,
             return False
         if offsets is None:
             return not needs_bias
-        return offsets.dtype == "int32" and offsets.data is not None
+        return offsets.dtype == "int32" and offsets.is_constant
 
     return rule
 
@@ -145,6 +151,16 @@ def _is_symmetric(weights: Tensor, axis: int) -> bool:
     """int8 weights without a zero point, with one scale or scales along `axis`."""
     qparams = weights.qparams
     return qparams is not None and not np.any(qparams.zero_point) and qparams.axis in (None, axis)
+
+
+def _is_narrow(weights: Tensor, axis: int) -> bool:
+    """Weights of 4 or 2 bits as XNNPACK takes them: rows of whole bytes; blocks, of 4 bits alone, of whole vectors; 2
+    bits with a scale for each row alone."""
+    if weights.blocks is not None:
+        return weights.narrow == "int4" and weights.blocks.size % 32 == 0
+    if not _is_symmetric(weights, axis) or weights.shape[-1] * WIDTHS[str(weights.narrow)] % 8:
+        return False
+    return weights.narrow == "int4" or (weights.qparams is not None and weights.qparams.axis == axis)
 
 
 def _transpose_conv(node: _Node) -> bool:
@@ -166,7 +182,7 @@ RULES: dict[str, Rule] = {
     "CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=0),
     "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3, dynamic=False),
     "ELU": _table,
-    "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0),
+    "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0, narrow=True),
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": _table,
     "MAX_POOL_2D": _max_pool,

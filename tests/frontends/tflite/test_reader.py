@@ -193,6 +193,14 @@ def test_operator_code_in_either_field() -> None:
     assert read_model(unary(OPS.GELU).bytes()).subgraphs[0].operators[0].name == "GELU"  # 150, placeholder 127
 
 
+def test_int2_unpacks_to_int8() -> None:
+    sketch = Sketch()
+    sketch.tensor((5,), TYPES.INT2, bytes([0b11_10_01_00, 0b10]), quantization([0.5], [0]))
+    (tensor,) = read_model(sketch.bytes()).subgraphs[0].tensors
+    assert (tensor.dtype, tensor.narrow) == ("int8", "int2")
+    np.testing.assert_array_equal(tensor.data, np.array([0, 1, -2, -1, -2], np.int8))
+
+
 @pytest.mark.parametrize("count", [6, 7])
 def test_int4_unpacks_to_int8(count: int) -> None:
     values = np.array([-8, 7, 0, -1, 3, -4, 5][:count], np.int8)
@@ -207,23 +215,21 @@ def test_int4_unpacks_to_int8(count: int) -> None:
 
 
 def test_every_dtype() -> None:
-    names = {name.lower() for name in vars(TYPES) if name.isupper()} - {"int4"}
-    newer = {"int2", "uint4", "float8_e4m3fn", "float8_e5m2"}
-    for name in names - newer - {"string", "resource", "variant", "bfloat16"}:
+    names = {name.lower() for name in vars(TYPES) if name.isupper()} - {"int4", "int2"}
+    opaque = {"string", "resource", "variant", "bfloat16", "uint4", "float8_e4m3fn", "float8_e5m2"}
+    for name in names - opaque:
         sketch = Sketch()
         values = np.array([[0, 1, 1], [1, 0, 1]], name)
         sketch.tensor((2, 3), getattr(TYPES, name.upper()), values)
         (tensor,) = read_model(sketch.bytes()).subgraphs[0].tensors
         assert (tensor.dtype, tensor.data.dtype) == (name, values.dtype)
         np.testing.assert_array_equal(tensor.data, values)
-    for name in ("string", "resource", "variant"):
+    for name in opaque:
         sketch = Sketch()
         sketch.tensor((2,), getattr(TYPES, name.upper()))
         assert read_model(sketch.bytes()).subgraphs[0].tensors[0].dtype == name
-    for name in newer:
-        sketch = Sketch()
-        sketch.tensor((2,), getattr(TYPES, name.upper()))
-        with pytest.raises(UnsupportedOperatorError, match=f"TensorType {getattr(TYPES, name.upper())} is unknown"):
+        sketch.tensor((2,), getattr(TYPES, name.upper()), b"\0\0")
+        with pytest.raises(UnsupportedOperatorError, match=f"constants of dtype {name} are not supported"):
             read_model(sketch.bytes())
 
 

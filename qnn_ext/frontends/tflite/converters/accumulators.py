@@ -24,7 +24,7 @@ def product_kind(node: Node, data: int, weight: int) -> str:
     if dtypes == ("float32", "float32"):
         return "float"
     if dtypes == ("float32", "int8"):
-        if np.any(node.qparams(weight).zero_point):
+        if node.tensor(weight).blocks is None and np.any(node.qparams(weight).zero_point):
             raise node.unsupported("hybrid weights with a zero point; only symmetric int8 weights are supported")
         return "hybrid"
     if dtypes in INTEGER_PAIRS:

@@ -13,6 +13,7 @@ from ....op.base import constant
 from ....qparams import QParams
 from ..node import Node, shape_of
 from ..registry import converter
+from ..weights import stays_packed
 from .accumulators import (
     accumulator_dtype,
     bias_of,
@@ -24,7 +25,7 @@ from .accumulators import (
     weight_qparams,
 )
 from .dense import hybrid_dense
-from .hybrid import dequantize_accumulator, quantize_rows
+from .hybrid import dequantize_accumulator, packed_product, quantize_rows
 
 Padding = tuple[int, int, int, int]
 Pair = tuple[int, int]
@@ -162,9 +163,12 @@ def hybrid_convolution(
     """Convolution of float32 activations, quantized per image at run time, with int8 weights (OHWI, `qparams`)."""
     asymmetric |= node.delegated
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
+    pointwise = shape_of(weight)[1:3] == (1, 1) and geometry == Geometry()
+    if pointwise and stays_packed(node.tensor(1)):
+        return finish_float(node, packed_product(node, rows), bias)
     acc = node.emit(qnn.conv2d(rows.data, weight, 0, 0, 1.0, qparams.scale, **geometry.options()))
     weight_sum = _weight_sum(node, shape_of(data), weight, geometry) if asymmetric else None
-    return finish_float(node, dequantize_accumulator(node, acc, rows, weight_sum, qparams), bias)
+    return finish_float(node, dequantize_accumulator(node, acc, rows, weight_sum, qparams.scale), bias)
 
 
 def _pointwise(node: Node, weight: relax.Expr, qparams: QParams) -> relax.Expr:

@@ -11,6 +11,7 @@ from .... import op as qnn
 from ....qparams import QParams
 from ..node import Node, shape_of
 from ..registry import converter
+from ..weights import stays_packed
 from .accumulators import (
     accumulator_dtype,
     bias_of,
@@ -21,7 +22,7 @@ from .accumulators import (
     runs_on_ruy,
     weight_qparams,
 )
-from .hybrid import Rows, dequantize_accumulator, quantize_rows
+from .hybrid import Rows, dequantize_accumulator, packed_product, quantize_rows
 
 Shape = tuple[int, ...]
 
@@ -49,7 +50,10 @@ def convert_fully_connected(node: Node) -> relax.Expr:
 
 def _dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
     """data (M, K), weights (N, K) -> (M, N)."""
-    weight, kind = node.input(1), product_kind(node, 0, 1)
+    kind = product_kind(node, 0, 1)
+    if kind == "hybrid" and stays_packed(node.tensor(1)):
+        return finish_float(node, _packed_dense(node, data), bias)
+    weight = node.input(1)
     if kind == "float":
         return finish_float(node, _float_product(node, data, weight), bias)
     if kind == "hybrid":
@@ -78,7 +82,15 @@ def hybrid_dense(node: Node, data: relax.Expr, weight: relax.Expr, weights: QPar
     weight_sum = None
     if asymmetric:
         weight_sum = reshaped(node, node.emit(qnn.row_sum(weight)), (1, shape_of(weight)[0]))
-    return dequantize_accumulator(node, acc, rows, weight_sum, weights)
+    return dequantize_accumulator(node, acc, rows, weight_sum, weights.scale)
+
+
+def _packed_dense(node: Node, data: relax.Expr) -> relax.Expr:
+    """As `hybrid_dense`, with a weight that stays packed. With scales for blocks, LiteRT's kernels always use zero
+    points."""
+    asymmetric = node.delegated or node.tensor(1).blocks is not None or node.options["asymmetric_quantize_inputs"]
+    rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
+    return packed_product(node, rows)
 
 
 def _float_product(node: Node, data: relax.Expr, weight: relax.Expr) -> relax.Expr:
@@ -168,7 +180,7 @@ def _hybrid_matmul(node: Node, left: relax.Expr, right: relax.Expr, batch: Shape
     if zero_point is not None:
         zero_point = _rows_of(node, reshaped(node, zero_point, (count, height, 1)), (repeated, height, 1))
     flat = reshaped(node, acc, (repeated * height, units))
-    return dequantize_accumulator(node, flat, Rows(data, scale, zero_point), weight_sum, weights)
+    return dequantize_accumulator(node, flat, Rows(data, scale, zero_point), weight_sum, weights.scale)
 
 
 def _rows_of(node: Node, expr: relax.Expr, shape: Shape) -> relax.Expr:

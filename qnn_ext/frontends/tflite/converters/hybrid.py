@@ -14,8 +14,8 @@ from tvm import relax
 
 from .... import op as qnn
 from ....op.base import constant
-from ....qparams import QParams
 from ..node import Node, shape_of
+from ..weights import packed_matrix
 from .accumulators import as_dtype, number, reshaped
 
 
@@ -103,18 +103,32 @@ def _xnnpack(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, rela
     return emit(relax.op.divide(one, inverse)), inverse, as_dtype(node, nudged, "int32")
 
 
+def packed_product(node: Node, rows: Rows) -> relax.Expr:
+    """Activations (…, K), quantized per row of their first axis, times the node's weights (N, K), which stay packed:
+    float32 (…, N)."""
+    weight = packed_matrix(node, 1, bfloat16_scales=node.delegated)
+    if weight is None:
+        raise node.unsupported(f"scales along dimension {node.qparams(1).axis} of weights; output channels are 0")
+    shape = shape_of(rows.data)
+    sums, totals, scale = weight.sums(node, reshaped(node, rows.data, (int(np.prod(shape[:-1])), shape[-1])))
+    sums = reshaped(node, sums, (*shape[:-1], shape_of(sums)[1]))
+    return dequantize_accumulator(node, sums, rows, constant(totals), scale)
+
+
 def dequantize_accumulator(
-    node: Node, accumulator: relax.Expr, rows: Rows, weight_sum: relax.Expr | None, weight: QParams
+    node: Node, accumulator: relax.Expr, rows: Rows, weight_sum: relax.Expr | None, weight_scale: np.ndarray
 ) -> relax.Expr:
     """(Σ q·w − z·Σ w) · (s · s_w) in float32.
 
-    accumulator: int32, its first axis the rows, its last the output channels; weight_sum: int32, broadcasts against it
+    accumulator: int32 or float32, its first axis the rows, its last the output channels; weight_sum: of the same dtype,
+    broadcasts against it; weight_scale: a number, or one for each channel
     """
     acc = node.emit(accumulator)
     shape = shape_of(acc)
     column = (shape[0],) + (1,) * (len(shape) - 1)
     if rows.zero_point is not None:
-        correction = node.emit(relax.op.multiply(reshaped(node, rows.zero_point, column), weight_sum))
+        zero_point = as_dtype(node, reshaped(node, rows.zero_point, column), str(acc.ty.dtype))
+        correction = node.emit(relax.op.multiply(zero_point, weight_sum))
         acc = node.emit(relax.op.subtract(acc, correction))
-    scale = node.emit(relax.op.multiply(reshaped(node, rows.scale, column), constant(weight.scale)))
+    scale = node.emit(relax.op.multiply(reshaped(node, rows.scale, column), constant(weight_scale)))
     return node.emit(relax.op.multiply(as_dtype(node, acc, "float32"), scale))

@@ -12,7 +12,6 @@ from tvm import relax
 
 from .... import op as qnn
 from ....op.base import constant
-from ....qparams import QParams
 from ..node import ACTIVATION_RANGES, Node, shape_of
 from . import lstm_layer
 from .hybrid import dequantize_accumulator, quantize_rows
@@ -48,7 +47,7 @@ class Matrix:
         quantized = quantize_rows(node, rows, shape_of(rows)[0], asymmetric)
         acc = qnn.dense(quantized.data, constant(self.values), 0, 0, 1.0, 1.0)
         sums = constant(self.values.sum(axis=1, dtype=np.int32).reshape(1, -1)) if asymmetric else None
-        return dequantize_accumulator(node, acc, quantized, sums, QParams(self.scale, 0, "int8", axis=0))
+        return dequantize_accumulator(node, acc, quantized, sums, self.scale)
 
 
 def activation_of(node: Node, name: str) -> Callable[[relax.Expr], relax.Expr]:

@@ -15,6 +15,7 @@ from ....qparams import QParams, dtype_range
 from .. import xnnpack
 from ..node import QUANTIZED_DTYPES, Node
 from ..registry import converter
+from ..weights import packed_matrix
 from .accumulators import as_dtype, number, reshaped
 
 # input dtype -> integer dtypes it may be requantized to
@@ -98,12 +99,27 @@ def _requantize_bytes(node: Node, qparams: Rescaling, dtype: str) -> relax.Expr:
 
 @converter("DEQUANTIZE", max_version=8)
 def convert_dequantize(node: Node) -> relax.Expr:
-    """scale · (q − zero_point), per-tensor or per-channel; float16 widens to float32."""
+    """scale · (q − zero_point), per tensor, channel or block; float16 widens to float32."""
     if node.dtype(0) == "float16":
         return as_dtype(node, node.input(0), "float32")
+    matrix = packed_matrix(node, 0) if len(node.shape(0)) == 2 else None
+    if matrix is not None and _is_weight(node):
+        return matrix.dequantized(node)
+    if matrix is not None and node.tensor(0).blocks is not None:
+        return constant(matrix.floats())
     if node.dtype(0) not in QUANTIZED_DTYPES:
         raise node.unsupported(f"conversion from {node.dtype(0)}; supported: float16, {', '.join(QUANTIZED_DTYPES)}")
     return node.dequantize(node.input(0), node.qparams(0))
+
+
+def _is_weight(node: Node) -> bool:
+    """Whether all that reads the result multiplies by it or takes rows of it."""
+    (output,) = node.operator.outputs
+    readers = [one for one in node.assembly.graph.operators if output in one.inputs]
+    places = {"FULLY_CONNECTED": 1, "BATCH_MATMUL": 1, "EMBEDDING_LOOKUP": 1, "GATHER": 0}
+    return output not in node.assembly.graph.outputs and all(
+        one.inputs.index(output) == places.get(one.name) and one.inputs.count(output) == 1 for one in readers
+    )
 
 
 @converter("DENSIFY", max_version=1)

@@ -66,7 +66,7 @@ def take(node: Node, expr: relax.Expr, indices: np.ndarray, axis: int) -> relax.
 
 def from_file(node: Node, index: int) -> bool:
     """Whether the input is a constant of the file, and so may contain the batch size the model was converted with."""
-    return node.tensor(index).data is not None
+    return node.tensor(index).is_constant
 
 
 def batch_changed(node: Node, index: int = 0) -> bool:

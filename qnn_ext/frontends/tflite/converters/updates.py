@@ -15,6 +15,7 @@ from ...run_time import checked_indices
 from ..integers import require_dtype, same_dtype
 from ..node import Node
 from ..registry import converter
+from ..weights import packed_matrix, stays_packed
 from .shape import block, check_elements, reshape
 
 _INDICES = ("int32", "int64")
@@ -131,7 +132,7 @@ def convert_unsorted_segment(node: Node) -> relax.Expr:
     return block(node, found, [0], [0], [count], [1])
 
 
-@converter("EMBEDDING_LOOKUP", max_version=4)
+@converter("EMBEDDING_LOOKUP", max_version=5)
 def convert_embedding_lookup(node: Node) -> relax.Expr:
     """The rows of a table; those of a quantized table become real values where the result is float."""
     shape = node.shape(1)
@@ -139,6 +140,8 @@ def convert_embedding_lookup(node: Node) -> relax.Expr:
         raise node.malformed(f"row numbers of shape {node.shape(0)} for a table of shape {shape}")
     require_dtype(node, node.dtype(0), *_INDICES)
     rows = checked_indices(node.emit, node.input(0), shape[0], node.label)
+    if stays_packed(node.tensor(1)):
+        return _packed_rows(node, rows)
     taken = node.emit(relax.op.take(node.input(1), rows, axis=0, mode="clip"))
     if node.dtype(1) == node.output_tensor().dtype:
         return taken
@@ -152,6 +155,19 @@ def convert_embedding_lookup(node: Node) -> relax.Expr:
         scale = node.emit(relax.op.take(scale, rows, axis=0, mode="clip"))
         scale = reshape(node, scale, [shape_of(rows)[0], *[1] * (len(shape) - 1)])
     return relax.op.multiply(node.emit(relax.op.astype(taken, "float32")), scale)
+
+
+def _packed_rows(node: Node, rows: relax.Expr) -> relax.Expr:
+    """Rows of a table that stays packed, as floats."""
+    dtype, table = node.output_tensor().dtype, packed_matrix(node, 1)
+    if dtype not in ("float32", "float16") or table is None or table.zero_point.any():
+        raise node.unsupported(
+            f"a table of {node.tensor(1).narrow} and a result of {dtype}; rows must have scales, without zero points, "
+            "and the result be float32 or float16"
+        )
+    taken = node.emit(relax.op.take(table.dequantized(node), rows, axis=0, mode="clip"))
+    taken = reshape(node, taken, [shape_of(rows)[0], *node.shape(1)[1:]])
+    return taken if dtype == "float32" else relax.op.astype(taken, dtype)
 
 
 # ---- REVERSE_SEQUENCE --------------------------------------------------------------------------------------------
