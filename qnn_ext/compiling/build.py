@@ -220,12 +220,13 @@ def compile_modules(
 
 
 def _check_alike(modules: Sequence[QnnModule]) -> None:
-    """Raise QnnError unless modules have the same names of inputs and outputs, and the same states."""
+    """Raise QnnError unless modules have the same states and the same names of inputs and outputs. Those that keep
+    states may have only some of the first one's outputs."""
     first = modules[0]
     for other in modules[1:]:
         for kind in ("inputs", "outputs"):
             names, wanted = ([spec.name for spec in getattr(module, kind)] for module in (other, first))
-            if names != wanted:
+            if names != wanted and not (kind == "outputs" and first.states and set(names) <= set(wanted)):
                 raise QnnError(
                     f"{other.source} and {first.source} have different {kind}, {names} and {wanted}: only shapes of "
                     "one model can share an engine"

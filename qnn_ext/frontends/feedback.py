@@ -15,11 +15,12 @@ from ..op.loop import results_of
 from ..passes.rewrite import bindings_of, function_of, plain_attrs
 
 
-def with_states(module: QnnModule, states: Mapping[str, str] | None) -> QnnModule:
+def with_states(module: QnnModule, states: Mapping[str, str] | None, silent: bool = False) -> QnnModule:
     """The module without these inputs and outputs: the engine keeps each output's value for the next call's input.
 
     states: input name -> name of the output that is its next value. A state begins as zeros, real 0 if it is quantized.
             With a * in both, several: the same text stands for it in both names
+    silent: the module may be left without outputs, as one of several that share states
 
     Raises ShapeError for a name that the module does not have, for an output of another shape, dtype or QParams than
     its input, for a batch of any size, and when no input or no output is left.
@@ -36,7 +37,7 @@ def with_states(module: QnnModule, states: Mapping[str, str] | None) -> QnnModul
             raise ShapeError(f"output {module.outputs[position]} has a size known only at run time: it can be no state")
     kept_inputs = [index for index in range(len(inputs)) if index not in fed]
     kept_outputs = [position for position in range(len(outputs)) if position not in source.values()]
-    if not kept_inputs or not kept_outputs:
+    if not kept_inputs or not (kept_outputs or silent):
         raise ShapeError(f"states takes every {'output' if kept_inputs else 'input'} of the model: one must stay")
     order = sorted(fed)
     main = module.ir["main"]

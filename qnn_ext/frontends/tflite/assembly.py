@@ -100,7 +100,7 @@ class TfliteAssembly(Assembly):
         initial = np.zeros(tensor.shape if shape is None else tuple(shape), tensor.dtype)
         if tensor.qparams is not None:
             initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
-        if self.graph.index:
+        if self.graph.index != self.model.main:
             return self.variables.read_owned(self.graph.index, self._state_name(index), initial)
         return self.variables.read(self._state_name(index), initial)
 
@@ -110,7 +110,7 @@ class TfliteAssembly(Assembly):
         self.variables.values[self._state_name(index)] = value
 
     def _state_name(self, index: int) -> str:
-        within = f"#{self.graph.index}" if self.graph.index else ""
+        within = f"#{self.graph.index}" if self.graph.index != self.model.main else ""
         return f"{self.tensor(index).name or 'variable'}#{index}{within}"
 
 

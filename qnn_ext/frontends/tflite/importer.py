@@ -31,6 +31,7 @@ from .node import Node, shape_of
 from .reader import Model, Operator, Subgraph, Tensor, read_model
 from .registry import CONVERTERS
 from .run_time_sizes import convert_with_sizes
+from .signatures import with_main
 
 NUMERICS = ("float32", "tflite")
 
@@ -47,6 +48,7 @@ def from_tflite(
     limits: Limits | None = None,
     constants: Mapping[str, Any] | None = None,
     states: Mapping[str, str] | None = None,
+    signature: str | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) TFLite model.
 
@@ -60,17 +62,21 @@ def from_tflite(
               have this input
     states:   input name -> name of the output that is its next value, such as a recurrent network's hidden state: the
               module has neither, the engine keeps the value between calls, from zeros on (`Engine.reset_state`)
+    signature: the signature to import, whose names the inputs and outputs then have; by default the main subgraph with
+              the names of its tensors. Variables are those of all signatures: modules of several can be built together
+              (`build([prefill, decode])`), over one set of states and weights
 
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
-    or dtype), ShapeError.
+    or dtype), ShapeError, QnnError (no such signature).
     """
     if numerics not in NUMERICS:
         raise QnnError(f"numerics must be one of {', '.join(NUMERICS)}, found {numerics!r}")
     load_plugins()
     where = "model" if isinstance(source, (bytes, bytearray, memoryview)) else os.fspath(source)
     with limited(limits):
-        module = Importer(read_model(source), numerics, dict(shapes or {}), str(where), constants=constants).run()
-        return with_states(module, states)
+        model = with_main(read_model(source), signature)
+        module = Importer(model, numerics, dict(shapes or {}), str(where), constants=constants).run()
+        return with_states(module, states, silent=signature is not None)
 
 
 class Importer:
@@ -82,11 +88,11 @@ class Importer:
         numerics: str,
         shapes: Mapping[str, Sequence[int]],
         source: str,
-        subgraph: int = 0,
+        subgraph: int | None = None,
         constants: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
-        self.graph = model.subgraphs[subgraph]
+        self.graph = model.subgraphs[model.main if subgraph is None else subgraph]
         self.shapes = shapes
         self.source = source
         self.constants = constants or {}
@@ -100,6 +106,7 @@ class Importer:
         for what, count in (("operators", len(self.graph.operators)), ("outputs", len(self.graph.outputs))):
             if not count:
                 raise ModelFormatError(f"{self.source}: the model has no {what}: export it again, from a trained model")
+        self._initialize()
         begin_walk(sum(math.prod(tensor.shape) for tensor in self.graph.tensors if tensor.is_constant))
         self._bind_constants()
         inputs = self._input_specs()
@@ -126,6 +133,19 @@ class Importer:
             notes=tuple(self.assembly.notes),
             source=self.source,
         )
+
+    def _initialize(self) -> None:
+        """Run what other signatures initialize variables with, and declare those that all share, in one order."""
+        for index in {entry.subgraph_index for entry in self.model.signatures} - {self.model.main}:
+            for operator in self.model.subgraphs[index].operators:
+                if operator.name == "CALL_ONCE":
+                    self._convert(operator)
+        variables = self.assembly.variables
+        for name, tensor in self.model.variables.items():
+            if name not in variables.initial:
+                check_dtype(tensor)
+                charge(tensor.shape)
+            variables.read(name, variables.initial.get(name, np.zeros(tensor.shape, tensor.dtype)))
 
     def _run_once(self, index: int) -> None:
         """Run an initialization subgraph now: what it assigns becomes the states' first values. Raises

@@ -7,8 +7,8 @@ shape requires, operators come in an executable order. Not here: what an operato
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import ModelFormatError, QnnError
@@ -71,12 +71,18 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A whole file; subgraph 0 is the main one."""
+    """A whole file.
+
+    main:      the subgraph that a model is made of
+    variables: those that all signatures share, by name, as tensors that are assigned to them or read from them
+    """
 
     version: int
     description: str
     subgraphs: tuple[Subgraph, ...]
     signatures: tuple[Signature, ...]
+    main: int = 0
+    variables: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from ....limits import charge
 from ....op.base import constant
 from ..node import Node, shape_of
 from ..registry import converter
+from ..signatures import variable_name
 
 
 def _variable(node: Node) -> str:
@@ -18,16 +19,12 @@ def _variable(node: Node) -> str:
     return node.assembly.variables.named(node.constant(0))
 
 
-def _name(options: dict) -> str:
-    return "/".join(part for part in (options["container"], options["shared_name"]) if part) or "variable"
-
-
 @converter("VAR_HANDLE", max_version=1)
 def convert_var_handle(node: Node) -> relax.Expr:
     """A constant by which the other operators find the variable; subgraphs may take it as an input."""
     if node.output_tensor().dtype != "resource":
         raise node.malformed(f"returns a {node.output_tensor().dtype}, not a resource")
-    return constant(node.assembly.variables.handle(_name(node.options)))
+    return constant(node.assembly.variables.handle(variable_name(node.options)))
 
 
 @converter("READ_VARIABLE", max_version=1)
@@ -67,7 +64,7 @@ def convert_call_once(node: Node) -> list[relax.Expr]:
     index = int(node.options["init_subgraph_index"])
     if not 0 < index < len(node.assembly.model.subgraphs):
         raise node.malformed(f"there is no subgraph {index} to call")
-    if node.assembly.graph.index != 0:
+    if node.assembly.graph.index != node.assembly.model.main:
         raise node.unsupported("an initialization subgraph called within another")
     node.assembly.run_once(index)
     return []

@@ -39,8 +39,13 @@ def convert_dynamic_update_slice(node: Node) -> relax.Expr:
     known = constant_value(node.input(2))
     if known is not None:
         start = constant(np.clip(known.astype(np.int64), 0, room))
-    update, mask = node.input(1), None
-    for axis in np.flatnonzero(room):
+    update, mask, moving = node.input(1), None, np.flatnonzero(room)
+    if len(moving) == 1:  # whole rows, as of a cache
+        only = int(moving[0])
+        first = block(node, start, [0], [only], [only + 1], [1])
+        places = node.emit(relax.op.add(first, constant(np.arange(size[only], dtype=np.int64))))
+        return qnn.write_rows(node.input(0), update, places, only)
+    for axis in moving:
         update, inside = _spread(node, update, start, int(axis), shape[axis])
         mask = inside if mask is None else node.emit(relax.op.logical_and(mask, inside))
     return update if mask is None else relax.op.where(mask, update, node.input(0))
