@@ -91,7 +91,8 @@ _TRIAL = 0.02, 0.2
 """A trial lasts at least so many seconds, a few turns of other processes on the core; long calls need not be _CALLS."""
 
 _EARLY = 4
-"""Calls after which a trial that is slower is given up; before, only if it takes _FAR times as long."""
+"""Calls after which a trial that is slower is given up, or after the least seconds of a trial; before, only if it takes
+_FAR times as long."""
 
 _FAR = 8.0
 _SURPRISE = 1.25
@@ -101,7 +102,8 @@ _SHORTEST, _LONGEST = 0.05, 2.0
 """Seconds from one trial to the next: first, and at most. After each trial the time doubles."""
 
 _PATIENCE = 50
-"""From a trial that was slower to the next, at least so many times its cost: trials take at most 2 % of the time."""
+"""From a trial that was slower to the next, at least so many times its cost: trials take at most 2 % of the time. The
+first one, which may cost a call, waits so many calls, or _LONGEST."""
 
 
 class ThreadCount:
@@ -124,7 +126,8 @@ class ThreadCount:
         self._calls = -1  # that the mean is of, at most _CALLS; the first one, which is slower, does not count
         self._tried, self._spent = 0, 0.0  # calls of a trial, and their seconds
         self._interval = _SHORTEST
-        self._next = clock() + _SHORTEST
+        self._wait = 0.0  # seconds from the last decision to the next trial, 0 before the first call that counts
+        self._since = self._busy = 0.0  # the last decision, and seconds of calls after it
         self._upwards = False
 
     def run(self, function: Callable[[int], Any]) -> Any:
@@ -150,16 +153,29 @@ class ThreadCount:
         if self._wanted != self._count:
             self._judge(seconds, now)
             return
+        self._busy += seconds
         self._calls = min(self._calls + 1, _CALLS)
         self._mean += (seconds - self._mean) / max(1, self._calls)
         if self._calls < _CALLS:
             self._usual = self._mean
+        if self._calls == 1 and not self._wait:
+            self._decided(now, min(max(_SHORTEST, _PATIENCE * self._mean), _LONGEST))
         surprised = self._mean > _SURPRISE * self._usual
-        if surprised or (now >= self._next and self._calls > 1):
+        # Fewer are tried for a share of the calls' own time, more also after a pause: the machine may be idle by then
+        waited = now - self._since if self._may_grow() else self._busy
+        if surprised or (self._wait and waited >= self._wait and self._calls > 1):
             self._try_another(surprised)
 
+    def _decided(self, now: float, wait: float) -> None:
+        """Wait so many seconds for the next trial."""
+        self._since, self._busy, self._wait = now, 0.0, wait
+
+    def _may_grow(self) -> bool:
+        """Whether the next trial is one of more threads: every other one."""
+        return self._count == 1 or (self._count < self._most and not self._upwards)
+
     def _try_another(self, fewer: bool) -> None:
-        self._upwards = self._count == 1 or (self._count < self._most and not fewer and not self._upwards)
+        self._upwards = self._count == 1 or (self._may_grow() and not fewer)
         self._wanted = min(2 * self._count, self._most) if self._upwards else self._count // 2
         self._tried, self._spent = 0, 0.0
 
@@ -167,7 +183,8 @@ class ThreadCount:
         """Note how long a call of a trial took; end the trial if that shows which number is faster."""
         self._tried += 1
         self._spent += seconds
-        bearable = self._mean * (self._tried if self._tried >= _EARLY else _FAR)
+        decided = self._tried >= _EARLY or self._spent >= _TRIAL[0]
+        bearable = self._mean * (self._tried if decided else _FAR)
         cost = 0.0
         if self._spent > bearable:
             cost = self._spent - self._mean * self._tried
@@ -178,7 +195,7 @@ class ThreadCount:
             self._count, self._mean = self._wanted, self._spent / self._tried
         self._usual = self._mean
         self._interval = min(2 * self._interval, _LONGEST)
-        self._next = now + max(self._interval, _PATIENCE * cost)
+        self._decided(now, max(self._interval, _PATIENCE * cost))
 
 
 def _restart() -> None:

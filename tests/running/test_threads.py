@@ -1,6 +1,7 @@
 """How many threads a call gets: free cores only, and fewer where that is faster."""
 
 import threading
+from itertools import pairwise
 
 import pytest
 
@@ -70,6 +71,33 @@ def test_trials_cost_little(slow):
     before = machine.now
     counts(machine, chosen, 60_000)
     assert machine.now - before < 60_000 * 0.001 * 1.03
+
+
+def test_a_long_call_is_tried_once():
+    """A slower trial ends after one call of a prompt, and the first is not before 2 s of calls."""
+    machine = Machine({1: 0.06, 2: 0.03})
+    chosen = ThreadCount(2, NONE, machine.clock)
+    found = counts(machine, chosen, 1000)
+    assert found.index(1) > 50 and found.count(1) < 20
+    assert all(after == 2 for before, after in pairwise(found) if before == 1)
+
+
+def test_pauses_are_no_reason_to_try_fewer_threads():
+    machine = Machine({1: 0.06, 2: 0.03})
+    chosen = ThreadCount(2, NONE, machine.clock)
+    found = []
+    for _ in range(100):
+        found += counts(machine, chosen, 4)
+        machine.now += 5.0
+    assert found.count(1) < 8
+
+
+def test_more_threads_are_tried_after_a_pause():
+    machine = Machine({1: 0.03, 2: 0.3})
+    chosen = ThreadCount(2, NONE, machine.clock)
+    counts(machine, chosen, 30)
+    machine.now, machine.seconds[2] = machine.now + 60, 0.015
+    assert counts(machine, chosen, 10)[5:] == [2] * 5
 
 
 def test_a_machine_that_becomes_busy_is_noticed_at_once():
