@@ -14,7 +14,16 @@ from tests.passes.modules import module
 
 ZEROS = ("shared", "integers", "floats")
 # rows, depth, units, group: one row and several, whole groups and a shorter last one, one group, units within a vector
-SHAPES = [(1, 64, 40, 32), (5, 96, 17, 16), (3, 50, 8, 16), (2, 70, 33, 70), (1, 256, 16, 128)]
+SHAPES = [
+    (1, 64, 40, 32),
+    (5, 96, 17, 16),
+    (3, 50, 8, 16),
+    (2, 70, 33, 70),
+    (1, 256, 16, 128),
+    (1, 64, 120, 32),  # eight vectors of 16, of which four lie side by side, the last one in part
+    (7, 64, 64, 32),
+    (1, 32, 1044, 16),  # many vectors, padded to a multiple of the stride
+]
 
 
 @dataclass(frozen=True)
