@@ -106,8 +106,8 @@ class Importer:
         for what, count in (("operators", len(self.graph.operators)), ("outputs", len(self.graph.outputs))):
             if not count:
                 raise ModelFormatError(f"{self.source}: the model has no {what}: export it again, from a trained model")
-        self._initialize()
         begin_walk(sum(math.prod(tensor.shape) for tensor in self.graph.tensors if tensor.is_constant))
+        self._declare_shared()
         self._bind_constants()
         inputs = self._input_specs()
         for index, spec in zip(self._free_inputs(), inputs, strict=True):
@@ -134,9 +134,12 @@ class Importer:
             source=self.source,
         )
 
-    def _initialize(self) -> None:
-        """Run what other signatures initialize variables with, and declare those that all share, in one order."""
-        for index in {entry.subgraph_index for entry in self.model.signatures} - {self.model.main}:
+    def _declare_shared(self) -> None:
+        """Declare the variables that all signatures share, in one order, with the values that any of them initializes
+        them with."""
+        if not self.model.variables:
+            return
+        for index in dict.fromkeys(entry.subgraph_index for entry in self.model.signatures):
             for operator in self.model.subgraphs[index].operators:
                 if operator.name == "CALL_ONCE":
                     self._convert(operator)

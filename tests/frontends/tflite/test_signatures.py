@@ -115,6 +115,9 @@ def together(model: bytes, tmp_path, states: dict[str, str] | None = None) -> di
 
 def test_signatures_share_a_variable(tmp_path) -> None:
     model = with_variable()
+    for name in LENGTHS:
+        (state,) = from_tflite(model, signature=name).states
+        assert (state.initial == 0.5).all()
     engines, interpreter = together(model, tmp_path), LiteRT(model_content=model)
     for name, inputs in steps():
         expected = interpreter.get_signature_runner(name)(**inputs)["total"]
