@@ -216,7 +216,7 @@ MANY_BLOCKS, STRIDE = 64, 4
 """From so many blocks on, weights are padded to a multiple of the stride, whatever the number of rows: products of one
 row and of many then read the same packed weights. The padding is at most 5 % of them. So many blocks lie side by side.
 
-Zen 4 reads 28 GB/s, all that its memory gives, of a single stream, and 16 where a tile has eight of some 5 kB each."""
+A tile of eight that reads two streams instead of eight gets 18 to 30 GB/s from Zen 4's memory instead of 15 to 22."""
 
 
 @lru_cache(maxsize=4096)
@@ -229,8 +229,11 @@ def plan(workload: BlockwiseWorkload, instruction: Unpacking) -> Plan:
     steps = group * workload.groups // instruction.depth
     domain = Domain(1, workload.m, blocks, steps, True, is_ragged(workload.n, instruction))
     side = 1 if instruction.backend.counts else math.gcd(blocks, STRIDE)
-    tiles = [tile for tile in legal_tiles(domain, instruction) if not (many and blocks % tile.blocks)]
-    tiles = [tile for tile in tiles if side % tile.blocks == 0 or (tile.blocks % side == 0 and workload.m > 1)]
+    tiles = [
+        tile
+        for tile in legal_tiles(domain, instruction)
+        if not (many and blocks % tile.blocks) and 0 in (side % tile.blocks, tile.blocks % side)
+    ]
     tile = min(tiles, key=lambda one: tile_cost(one, domain, instruction))
     staged = group * workload.groups != workload.k or workload.data_dtype != instruction.data_dtype
     return Plan(tile, round_up(workload.m, tile.columns), round_up(blocks, tile.blocks), group, staged, side)
