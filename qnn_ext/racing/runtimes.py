@@ -135,7 +135,7 @@ def openvino_runner(path: str | os.PathLike, threads: int, precision: str = "flo
         "INFERENCE_NUM_THREADS": threads,
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
-        "INFERENCE_PRECISION_HINT": OPENVINO_PRECISIONS[precision],  # its default is bfloat16 where the CPU has AMX
+        "INFERENCE_PRECISION_HINT": OPENVINO_PRECISIONS[precision],  # its default: bfloat16, if the CPU has it
     }
     requests: list[Any] = []
 
