@@ -22,6 +22,9 @@ from ..codegen import PIPELINE
 from .cost import nanoseconds
 from .storage import ALIGNMENT, aligned
 
+IMPORT = "pragma_import_llvm"
+"""The attribute around a kernel's body that adds the LLVM functions it calls."""
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -89,6 +92,7 @@ class _Splitter:
         self._allocated: dict[Any, tirx.AllocBuffer] = {}
         self._bound: dict[Any, tirx.Bind] = {}
         self._statements: list[tirx.Stmt] = []
+        self._imports: list[tirx.AttrStmt] = []  # of LLVM functions, for all statements
         self._flatten(function.body)
 
     def _flatten(self, stmt: tirx.Stmt) -> None:
@@ -101,6 +105,9 @@ class _Splitter:
             self._allocated[stmt.buffer] = stmt
         elif isinstance(stmt, tirx.Bind):
             self._bound[stmt.var] = stmt
+        elif isinstance(stmt, tirx.AttrStmt) and stmt.attr_key == IMPORT:
+            self._imports.append(stmt)
+            self._flatten(stmt.body)
         else:
             self._statements.append(stmt)
 
@@ -192,6 +199,8 @@ class _Splitter:
         self, statements: list[tirx.Stmt], pointers: list[tirx.Var], counts: list[tirx.Var]
     ) -> tirx.PrimFunc:
         body: tirx.Stmt = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+        for imported in self._imports:
+            body = tirx.AttrStmt(imported.node, imported.attr_key, imported.value, body)
         # A compute scope becomes a separate function that LLVM does not inline: the program stays small, and its
         # pointers are known not to alias.
         body = tirx.AttrStmt(0, "compute_scope", "kernel", body)
