@@ -55,7 +55,9 @@ class ProgramImporter:
         shapes: Mapping[str, Sequence[int]],
         example_inputs: Any = None,
         constants: Mapping[str, Any] | None = None,
+        assembly: Assembly | None = None,
     ) -> None:
+        """assembly: what to emit into, by default one of its own"""
         if not isinstance(program, torch.export.ExportedProgram):
             raise ModelFormatError(f"{source}: expected a torch.export.ExportedProgram, found {type(program).__name__}")
         self.source = source
@@ -63,7 +65,7 @@ class ProgramImporter:
         self.constants = constants or {}
         self.node: Any = None
         self._values = Values()
-        self.assembly = Assembly(unfolded=("dequantize", "blockwise_dequantize"))
+        self.assembly = assembly or Assembly(unfolded=("dequantize", "blockwise_dequantize"))
         self._tvm = ExportedProgramImporter()
         self._tvm.env = self._values
         self._tvm.block_builder = self.assembly.builder
@@ -113,12 +115,11 @@ class ProgramImporter:
         own = [*self.program.state_dict.values(), *self.program.constants.values()]
         begin_walk(sum(value.numel() for value in own if isinstance(value, torch.Tensor)))
         specs = self._bind_inputs()
-        graph = self.program.graph_module
         outputs: list[tuple[str, relax.Expr]] = []
         bounded: list[tuple[int, ...]] = []
 
         def walk() -> list[relax.Expr]:
-            found = self._results(self._walk(graph, _live_nodes(graph.graph)))
+            found = self._converted()
             sizes, count = self.assembly.builder.sizes, len(found) - len(self._states)
             sizes.refuse([value for _, value in found[count:]], "a buffer")
             for name, value in found:
@@ -134,6 +135,11 @@ class ProgramImporter:
             for name, (_, value), axes in zip(names, outputs, bounded, strict=False)
         )
         return QnnModule(mod, specs, output_specs, tuple(self._states.values()), tuple(notes), self.source)
+
+    def _converted(self) -> list[tuple[str, relax.Expr]]:
+        """The outputs of the program, then the new values of its states, with their names."""
+        graph = self.program.graph_module
+        return self._results(self._walk(graph, _live_nodes(graph.graph)))
 
     def _walk(self, module: fx.GraphModule, live: set[fx.Node]) -> Any:
         """Convert the live nodes of a graph; returns the resolved arguments of its output node."""

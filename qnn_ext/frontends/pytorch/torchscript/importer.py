@@ -21,7 +21,7 @@ from ...assembly import Assembly
 from ...bound import bound_value, check_bound
 from ...building import blaming, distinct
 from ..common import example_values, import_torch
-from . import converters  # noqa: F401  (fills the registry)
+from . import converters, remaining  # noqa: F401  (the former fill the registry)
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
@@ -251,13 +251,12 @@ class Importer:
         in_place = kind.endswith("_") and not kind.endswith("__")
         if in_place and isinstance(operands[0], self._torch.Tensor):
             self._check_not_held(node, operands[0])
-        if (
-            kind in QUESTIONS
-            or _is_batch_size(kind, operands)
-            or (not depends and (kind in ARITHMETIC or kind in CONVERTERS))
-        ):
+        own = CONVERTERS.get(kind)
+        name, overload = schema_of(node).name, schema_of(node).overload_name
+        known = own is not None or remaining.is_convertible(name, overload)
+        if kind in QUESTIONS or _is_batch_size(kind, operands) or (not depends and (kind in ARITHMETIC or known)):
             return self._results(node, evaluate(node, [plain(value) for value in operands], is_constant=not depends))
-        if kind not in CONVERTERS:
+        if not known:
             raise UnsupportedOperatorError(
                 f"{where(node)}: operator {kind} is not supported; rewrite this part of the model with other operators "
                 "or keep it out of the module"
@@ -269,7 +268,7 @@ class Importer:
         examples = self._results(node, run([plain(value) for value in operands]))
         converted = Node(self.assembly, self.engine, kind, partial(where, node), arguments, examples, run)
         self.assembly.layer = converted.name
-        value = CONVERTERS[kind](converted)
+        value = remaining.convert(converted, name, overload) if own is None else own(converted)
         values = value if isinstance(value, list) else [value]
         if in_place:
             return [self._overwrite(operands[0], examples[0], values[0])]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 import qnn_ext
-from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.errors import InputError, UnsupportedOperatorError
 from qnn_ext.frontends.pytorch import from_pytorch
 
 from .oracle import Wrapped, check, quantized, run
@@ -36,6 +36,10 @@ FLOAT_ONLY = {
     "argmin": lambda x: x.argmin(1, keepdim=True),
     "argmax_flattened": lambda x: x.argmax(),
     "rows_and_columns": lambda x: x[torch.tensor([1, 0, 1]), torch.tensor([-1, 3, 0])],
+    "indices_that_broadcast": lambda x: x[torch.tensor([[1], [0]]), torch.tensor([-1, 3, 0])],
+    "indices_inside": lambda x: x[:, torch.tensor([[1], [0]]), torch.tensor([-1, 3, 0])],
+    "indices_apart": lambda x: x[torch.tensor([1, 0, 1]), :, torch.tensor([-1, 3, 0])],
+    "indices_at_maxima": lambda x: x[:, x.argmax(1)[0], :, torch.tensor([3])],
     "glu": lambda x: F.glu(x, 1),
     "expand": lambda x: x[:, :1].expand(2, 8, 6, 4),
     "repeat": lambda x: x.repeat(1, 2, 1, 1),
@@ -209,14 +213,20 @@ def test_writes(rng, name):
     )
 
 
-def test_elements_by_mask_are_as_many_as_the_data_says(rng):
+def test_elements_by_mask_are_as_many_as_the_values(rng):
+    """A mask that is known only at run time selects as many elements as there are values, which the engine checks."""
+
     def network(x):
         return written(x[:2, 0, 0], x * 2, x > 0.99)
 
     x = torch.zeros(4, 8, 6)
-    x[0, 0, :2] = 1
-    with pytest.raises(UnsupportedOperatorError, match="depends on the data"):
-        from_pytorch(torch.jit.trace(Wrapped(network).eval(), (x,)), (x,))
+    x[0, 0, 0] = x[3, 2, 1] = 1
+    x[1, 0, 0] = -3
+    check(network, x, compiled=True)
+    engine = qnn_ext.build(from_pytorch(torch.jit.trace(Wrapped(network).eval(), (x,)), (x,)), num_threads=1)
+    x[2, 2, 2] = 1
+    with pytest.raises(InputError, match="index_put"):
+        engine(x.numpy())
 
 
 WINDOWS = {

@@ -13,6 +13,7 @@ from .....errors import UnsupportedOperatorError
 from .....op.base import constant, shape_of
 from .... import data_dependent as build
 from ....sizes import Sizes
+from ...indexing import elements_at
 from ..registry import converter
 from ..values import dtype_of
 
@@ -55,24 +56,24 @@ def _masked_select(importer: Any, x: relax.Expr, mask: relax.Expr) -> relax.Expr
 
 @converter("aten.index.Tensor")
 def _index(importer: Any, x: relax.Expr, indices: list[Any]) -> relax.Expr:
-    """x[mask] and x[:, mask]; x[i], x[:, i] and x[i, j, …] with indices whose number is known only at run time. Other
-    indices are TVM's."""
+    """x[mask] and x[:, mask]; x[i], x[:, i], x[i, j], … by tensors of integers. Where their number is known only at run
+    time, they are along one axis or the first ones."""
     sizes = _sizes(importer)
-    given = {axis: index for axis, index in enumerate(indices) if index is not None}
-    masks = {axis: index for axis, index in given.items() if dtype_of(index) == "bool"}
+    given = {axis: one for axis, one in enumerate(indices) if one is not None}
+    masks = {axis: one for axis, one in given.items() if dtype_of(one) == "bool"}
     if masks:
         if len(given) != 1:
             raise UnsupportedOperatorError("a mask together with other indices is not supported; use one mask")
         ((axis, mask),) = masks.items()
         return build.masked(sizes, x, mask, axis, importer.label)
-    if not sizes.of(x) and not any(sizes.of(index) for index in given.values()):
-        return importer.by_tvm()
+    if not sizes.of(x) and not any(sizes.of(one) for one in given.values()):
+        return elements_at(importer.emit, x, indices, importer.label)
     if list(given) == list(range(len(given))) and len(given) > 1:
         return build.elements(sizes, x, list(given.values()), importer.label)
     if len(given) != 1:
         raise UnsupportedOperatorError("indices along several axes, other than the first ones, are not supported")
-    ((axis, index),) = given.items()
-    return build.rows_by(sizes, x, index, axis, importer.label)
+    ((axis, one),) = given.items()
+    return build.rows_by(sizes, x, one, axis, importer.label)
 
 
 @converter("torchvision.nms.default")

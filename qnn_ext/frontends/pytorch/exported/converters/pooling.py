@@ -175,6 +175,13 @@ def _sum_or_mean(importer: Any, x: relax.Expr, *options: Any) -> relax.Expr:
     return importer.emit(function(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
 
 
+@converter("aten.prod.default", "aten.prod.dim_int")
+def _product(importer: Any, x: relax.Expr, *options: Any) -> relax.Expr:
+    axes, keepdim = (options[0], options[1]) if len(options) == 3 else (None, False)
+    x = cast(importer, x, importer.dtype)
+    return importer.emit(relax.op.prod(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
+
+
 @converter("aten.linalg_vector_norm.default")
 def _vector_norm(importer: Any, x: relax.Expr, order: float, axes: Any, keepdim: bool, _dtype: Any) -> relax.Expr:
     axes = axes_of(axes, len(shape_of(x)))

@@ -10,6 +10,7 @@ from tvm import relax
 
 from .....op.base import constant, shape_of
 from ....run_time import checked_indices
+from ...indexing import elements_at
 from ..node import Node
 from ..registry import converter
 from ..values import Traced, traced_in
@@ -136,20 +137,9 @@ def _index_select(node: Node) -> relax.Expr:
 
 @converter("aten::index")
 def _index(node: Node) -> relax.Expr:
-    """x[:, indices], along one axis; or x[rows, columns], along the first axes."""
-    given = [(axis, node.to_expr(value)) for axis, value in enumerate(node.raw("indices")) if value is not None]
-    kinds = [str(indices.ty.dtype) for _, indices in given]
-    if not set(kinds) <= {"int32", "int64"}:
-        raise node.unsupported(f"indices of dtypes {', '.join(kinds)}; tensors of integers are supported")
-    sizes = node.shape_of("self")
-    checked = [checked_indices(node.emit, indices, sizes[axis], node.label, negative=True) for axis, indices in given]
-    if len(given) == 1:
-        return relax.op.take(node.expr("self"), checked[0], axis=given[0][0], mode="clip")
-    axes, shapes = [axis for axis, _ in given], {shape_of(indices) for indices in checked}
-    if axes != list(range(len(axes))) or len(shapes) != 1:
-        raise node.unsupported("several tensors of indices, unless they have one shape and are along the first axes")
-    wide = [node.emit(relax.op.astype(indices, "int64")) for indices in checked]
-    return relax.op.gather_nd(node.expr("self"), node.emit(relax.op.stack(wide, -1)))
+    """x[:, i], x[i, j], … by tensors of integers."""
+    indices = [None if value is None else node.to_expr(value) for value in node.raw("indices")]
+    return elements_at(node.emit, node.expr("self"), indices, node.label)
 
 
 @converter("aten::gather")

@@ -1,0 +1,183 @@
+"""Operators of floats that have no converter among those of TorchScript: they are converted as torch.export's are, and
+PyTorch's fused layers by the formulas below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from tvm import relax
+
+from ..common import import_torch
+from .node import Node
+from .values import Traced, flattened, plain
+
+
+def is_convertible(name: str, overload: str) -> bool:
+    """Whether torch.export's importer may have a converter for an operator ("aten::tan", "out"), or a formula for it is
+    here. In-place operators are taken for the others."""
+    return _functional(name, overload) is not None
+
+
+def convert(node: Node, name: str, overload: str) -> list[relax.Expr | None]:
+    """All tensors of the operator's result, None for one that it does not compute. Raises UnsupportedOperatorError."""
+    from ..exported.operator_program import convert_operator
+
+    torch = import_torch()
+    results = list(flattened(node.examples))
+    if not all(value is None or isinstance(value, torch.Tensor) for value in results):
+        raise node.unsupported("a result that is no tensor, but depends on the values of one")
+    function = _functional(name, overload)
+    assert function is not None
+    tensors = [value for value in flattened(list(node.arguments.values())) if isinstance(plain(value), torch.Tensor)]
+    if any(plain(value).is_quantized for value in tensors):
+        raise node.unsupported("quantized tensors; dequantize them before")
+    node.note("an operator that the model does not quantize")
+    names = list(node.arguments)
+
+    def run(*operands: Any) -> Any:
+        given = dict(zip(map(id, tensors), operands, strict=True))
+        return function(*_replaced(list(node.arguments.values()), given), names=names)
+
+    found = convert_operator(
+        node.assembly,
+        run,
+        [plain(value).detach() for value in tensors],
+        [value.expr if isinstance(value, Traced) else None for value in tensors],
+        node.label,
+    )
+    node.assembly.builder.sizes.refuse(found, node.kind)
+    remaining = iter(found)
+    return [None if value is None else next(remaining) for value in results]
+
+
+def _replaced(value: Any, given: dict[int, Any]) -> Any:
+    """The value with tensors, traced or not, replaced by others."""
+    if id(value) in given:
+        return given[id(value)]
+    if isinstance(value, (list, tuple)):
+        return [_replaced(item, given) for item in value]
+    return plain(value)
+
+
+@lru_cache(maxsize=1024)
+def _functional(name: str, overload: str) -> Callable[..., Any] | None:
+    """A function of the operator's arguments, in the order of its schema, and of their `names`."""
+    if name in _FORMULAS:
+        formula = _FORMULAS[name]
+        return lambda *arguments, names: formula(**dict(zip(names, arguments, strict=True)))
+    if not name.startswith("aten::"):
+        return None
+    torch = import_torch()
+    short = name.removeprefix("aten::")
+    packet = getattr(torch.ops.aten, short if short.endswith("__") else short.rstrip("_"), None)
+    found = getattr(packet, overload or "default", None)
+    if found is None or found._schema.is_mutable or torch.Tag.nondeterministic_seeded in found.tags:
+        return None
+    if any(str(result.type) not in ("Tensor", "List[Tensor]") for result in found._schema.returns):
+        return None
+    keyword_only = {argument.name for argument in found._schema.arguments if argument.kwarg_only}
+
+    def call(*arguments: Any, names: list[str]) -> Any:
+        pairs = list(zip(names, arguments, strict=True))
+        positional = [value for key, value in pairs if key not in keyword_only]
+        return found(*positional, **{key: value for key, value in pairs if key in keyword_only})
+
+    return call
+
+
+# ---- PyTorch's fused layers --------------------------------------------------------------------------------------
+
+_OF_QUERIES, _OF_KEYS = 0, 1  # what a mask says: which keys a query sees, or which keys of a sample count
+
+
+def _heads(x: Any, count: int) -> Any:
+    """(N, L, E) → (N, heads, L, E / heads)"""
+    return x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    mask: Any = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> Any:
+    """torch.nn.MultiheadAttention: softmax(Q Kᵀ / √d) V of each head, and the softmax itself."""
+    torch = import_torch()
+    weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
+    parts = zip((query, key, value), weights, biases, strict=True)
+    q, k, v = (_heads(torch.nn.functional.linear(x, weight, bias), num_head) for x, weight, bias in parts)
+    scores = q * (1 / (embed_dim // num_head) ** 0.5) @ k.transpose(-1, -2)
+    if mask is not None:
+        if mask_type == _OF_KEYS:
+            mask = mask[:, None, None, :]
+        hidden = mask if mask.dtype == torch.bool else mask != 0
+        scores = scores.masked_fill(hidden, float("-inf"))
+    shares = scores.softmax(-1)
+    mixed = (shares @ v).transpose(1, 2).flatten(-2)
+    result = torch.nn.functional.linear(mixed, proj_weight, proj_bias)
+    if not need_weights:
+        return result, None
+    return result, shares.mean(1) if average_attn_weights else shares
+
+
+def _encoder_layer(
+    src: Any,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Any,
+    qkv_bias: Any,
+    proj_weight: Any,
+    proj_bias: Any,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Any,
+    norm_bias_1: Any,
+    norm_weight_2: Any,
+    norm_bias_2: Any,
+    ffn_weight_1: Any,
+    ffn_bias_1: Any,
+    ffn_weight_2: Any,
+    ffn_bias_2: Any,
+    mask: Any = None,
+    mask_type: int | None = None,
+) -> Any:
+    """torch.nn.TransformerEncoderLayer"""
+    functional = import_torch().nn.functional
+
+    def attended(x: Any) -> Any:
+        projections = (qkv_weight, qkv_bias, proj_weight, proj_bias)
+        return _attention(x, x, x, embed_dim, num_heads, *projections, mask, False, True, mask_type)[0]
+
+    def transformed(x: Any) -> Any:
+        activation = functional.gelu if use_gelu else functional.relu
+        return functional.linear(activation(functional.linear(x, ffn_weight_1, ffn_bias_1)), ffn_weight_2, ffn_bias_2)
+
+    def first(x: Any) -> Any:
+        return functional.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+
+    def second(x: Any) -> Any:
+        return functional.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+
+    if norm_first:
+        src = src + attended(first(src))
+        return src + transformed(second(src))
+    src = first(src + attended(src))
+    return second(src + transformed(src))
+
+
+_FORMULAS: dict[str, Callable[..., Any]] = {
+    "aten::_native_multi_head_attention": _attention,
+    "aten::_transformer_encoder_layer_fwd": _encoder_layer,
+}

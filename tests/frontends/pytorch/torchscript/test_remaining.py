@@ -1,0 +1,88 @@
+"""Operators of floats that torch.export's importer converts for TorchScript, and PyTorch's fused layers."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.frontends.pytorch import from_pytorch
+
+from .oracle import Wrapped, run
+
+
+def check(module, *inputs):
+    """As PyTorch computes it, but for the last bits."""
+    result, expected = run(module, *inputs)
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
+
+
+OPERATORS = {
+    "bitwise_not": lambda x: torch.where(~(x > 0), x, -x),
+    "bitwise_and": lambda x: ((x > 0) & (x < 1)).float(),
+    "einsum": lambda x: torch.einsum("nchw,ncdw->nhd", x, x),
+    "repeat_interleave": lambda x: x.repeat_interleave(3, 1),
+    "of_a_constant": lambda x: x + torch.arange(4).repeat_interleave(1) + torch.tensor([3.0, 1, 2, 0]).diff().sum(),
+    "diff": lambda x: x.diff(dim=1),
+    "var": lambda x: x.var(1),
+    "prod": lambda x: x.prod(-1),
+    "atan2": lambda x: torch.atan2(x, x.flip(1)),
+    "tan": lambda x: (x * 0.1).tan() + x.sign(),
+    "baddbmm": lambda x: torch.baddbmm(x[0], x[1][:, :, :2], x[1][:, :2], beta=0.5),
+    "argsort": lambda x: x.argsort(-1),
+    "tile": lambda x: x.tile(2, 1),
+    "in_place": lambda x: (x * 1).tan_().add_(1),
+    "adaptive_pool_3d": lambda x: F.adaptive_avg_pool3d(x, (2, 3, 1)),
+    "remainder": lambda x: torch.remainder(x, 0.7),
+    "diagonal": lambda x: x.diagonal(0, 2, 3),
+    "list_of_results": lambda x: torch.stack(torch.meshgrid(x[0, 0, 0], x[0, 0, :, 0], indexing="xy"), 0),
+    "grid_sample": lambda x: F.grid_sample(x, x[:, :3, :5, :2].tanh(), align_corners=False),
+    "addcmul": lambda x: torch.addcmul(x[:, :1], x, x, value=0.5),
+}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operator(rng, name):
+    check(OPERATORS[name], torch.from_numpy(rng.normal(0, 1, (2, 8, 6, 4)).astype(np.float32)))
+
+
+@pytest.mark.parametrize("mask", [None, "queries", "keys", "float"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_transformer_encoder(rng, mask, norm_first):
+    """PyTorch fuses its encoder layers in eval mode."""
+    torch.manual_seed(3)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 24, activation="gelu", batch_first=True, norm_first=norm_first)
+    layer.eval().requires_grad_(False)
+    options = {}
+    if mask == "queries":
+        options["src_mask"] = torch.ones(5, 5).triu(1).bool()
+    elif mask == "keys":
+        options["src_key_padding_mask"] = torch.tensor([[False, False, False, True, True], [False] * 5])
+    elif mask == "float":
+        options["src_mask"] = torch.nn.Transformer.generate_square_subsequent_mask(5)
+    check(lambda x: layer(x, **options), torch.from_numpy(rng.normal(0, 1, (2, 5, 16)).astype(np.float32)))
+
+
+def test_multi_head_attention(rng):
+    """The layer and its weights, for all heads and averaged."""
+    torch.manual_seed(4)
+    layer = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval().requires_grad_(False)
+    x = torch.from_numpy(rng.normal(0, 1, (2, 5, 16)).astype(np.float32))
+    check(lambda x: torch.cat([value.flatten() for value in layer(x, x, x)]), x)
+    check(lambda x: layer(x, x, x, average_attn_weights=False)[1], x)
+    check(lambda x: layer(x, x, x, need_weights=False)[0], x)
+
+
+def test_random_operators_are_refused():
+    module = torch.jit.trace(Wrapped(lambda x: x + torch.randn_like(x)).eval(), torch.zeros(2, 3), check_trace=False)
+    with pytest.raises(UnsupportedOperatorError, match="randn_like"):
+        from_pytorch(module, shapes=[(2, 3)])
+
+
+def test_sizes_that_depend_on_data_are_refused():
+    module = torch.jit.trace(Wrapped(lambda x: x.masked_select(x > 0)).eval(), torch.ones(2, 3), check_trace=False)
+    with pytest.raises(UnsupportedOperatorError, match=r"known only at run time|depends on"):
+        from_pytorch(module, torch.ones(2, 3))
