@@ -22,6 +22,8 @@ from .values import is_any_of
 INNER_TENSOR = "export.access_subclass_inner_tensor.default"
 NOT_CONSTANT = object()
 _MAX_BITS = 256  # bits of an integer computed from others: PyTorch's have 64
+_POSITIONS = ("nonzero", "nonzero_numpy", "argwhere")
+"""Operators whose result has at most a row for each element, which a tensor without values does not tell."""
 _NEVER_FOLDED = (
     "quantized_decomposed.dequantize",
     "torchao.dequantize_affine",
@@ -82,18 +84,23 @@ def fold(values: Values, node: fx.Node, name: str) -> Any:
     if is_any_of(name, _NEVER_FOLDED) or loses_integers(values, node, name):
         return NOT_CONSTANT
     args, kwargs = fx.map_arg((node.args, node.kwargs), values.known)
-    if is_mutable(node):
-        args = tuple(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args)
     target: Any = node.target
     working_on(f"evaluating {name}")
     if isinstance(target, torch._ops.OpOverload):
         if kwargs.get("rounding_mode") == "trunc":
             check_quotient(*args[:2])
-        _check_size(target, args, kwargs)
+        _check_size(target, _own(node, args), kwargs)
     else:
         _check_number(target, args)
     with torch.no_grad():
-        return target(*args, **kwargs)
+        return target(*_own(node, args), **kwargs)
+
+
+def _own(node: fx.Node, args: Any) -> Any:
+    """The arguments, copied for an operator that writes to them. FakeTensorMode writes to small real tensors, too."""
+    if not is_mutable(node):
+        return args
+    return tuple(arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args)
 
 
 def loses_integers(values: Values, node: fx.Node, name: str) -> bool:
@@ -119,6 +126,9 @@ def _check_size(target: Any, args: Any, kwargs: Any) -> None:
     """Raises LimitError when a constant would become too big."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    if target.__name__.split(".")[0] in _POSITIONS:
+        charge(check_elements((args[0].numel(), max(args[0].ndim, 1)), "a constant", "folded"), "a constant")
+        return
     with FakeTensorMode(allow_non_fake_inputs=True):
         result = target(*args, **kwargs)
     tensors = result if isinstance(result, (tuple, list)) else [result]

@@ -324,6 +324,17 @@ case("put_masked_row", lambda x, m: put(x, m, x[:1] * 2), img[0, 0], torch.tenso
 case("put_at_maxima", lambda x: x.index_put((torch.arange(4), x.argmax(1)), torch.tensor(9.0)), torch.randn(4, 6))
 case("put_added", lambda x: x.index_put((torch.tensor([1, 1]), torch.tensor([0, 2])), x[0, :2], accumulate=True), img)
 case("put_where", lambda x: x.index_put((x > 0,), torch.tensor(2.0)), img)
+
+
+def counted(x):
+    """In-place operators on constants, as in the buckets of relative positions."""
+    distance = torch.arange(11)[None] - torch.arange(9)[:, None]
+    buckets = (distance < 0).long() * 16
+    buckets += torch.where(distance.abs() < 8, distance.abs(), distance.clamp(max=7))
+    return x + buckets
+
+
+case("constants_in_place", counted, img)
 case("todouble", lambda x: x.double() * 2, img)
 case("tohalf", lambda x: x.half().float(), img)
 case("toint", lambda x: (x * 10).int(), img)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
-from .....op.base import shape_of
+from .....limits import check_elements
+from .....op.base import constant, shape_of
 from ..registry import converter
 from ..values import reshape
+from .shape import static
 
 _MODES, _PADDINGS = ("bilinear", "nearest", "bicubic"), ("zeros", "border", "reflection")
 
@@ -22,6 +25,25 @@ def _grid_sample(importer: Any, x: relax.Expr, grid: relax.Expr, mode: int, padd
             x, places, _MODES[mode], layout="NCHW", padding_mode=_PADDINGS[padding], align_corners=bool(corners)
         )
     )
+
+
+@converter("aten.affine_grid_generator.default")
+def _affine_grid(importer: Any, theta: relax.Expr, size: Any, corners: bool) -> relax.Expr:
+    """(N, H, W, 2): theta (N, 2, 3) times (x, y, 1) of each place. −1 and 1 are the centres of the outermost pixels, or
+    where `corners` is false their outer edges."""
+    _, _, height, width = static(size)
+    check_elements((height, width, 3), "the grid", "folded")
+    columns, rows = np.meshgrid(_places(width, corners), _places(height, corners))
+    places = np.stack([columns, rows, np.ones_like(rows)], -1).reshape(-1, 3)
+    turned = importer.emit(relax.op.permute_dims(theta, [0, 2, 1]))
+    return reshape(
+        importer, importer.emit(relax.op.matmul(constant(places), turned)), (shape_of(theta)[0], height, width, 2)
+    )
+
+
+def _places(length: int, corners: bool) -> np.ndarray:
+    places = np.linspace(-1, 1, length, dtype=np.float32) if length > 1 else np.zeros(1, np.float32)
+    return places if corners else places * np.float32((length - 1) / length)
 
 
 @converter("aten.meshgrid.default", "aten.meshgrid.indexing")
