@@ -16,27 +16,7 @@ from tvm import relax
 from ....errors import UnsupportedOperatorError
 from ....module import TensorSpec
 from ...assembly import Assembly
-from .importer import ProgramImporter
-
-
-def convert_operator(
-    assembly: Assembly,
-    function: Callable[..., Any],
-    examples: Sequence[torch.Tensor],
-    operands: Sequence[relax.Expr | None],
-    label: str,
-) -> list[relax.Expr]:
-    """The results of `function(*operands)`, each tensor of them.
-
-    examples: a tensor of each operand's shape and dtype; it is the operand itself where that is None
-    label:    the operator, for errors. Raises UnsupportedOperatorError
-    """
-    try:
-        program = torch.export.export(_Operator(function).eval(), tuple(examples), strict=False)
-    except Exception as error:  # whatever PyTorch raises when it traces
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UnsupportedOperatorError(f"{label}: PyTorch cannot trace this operator ({reason})") from error
-    return _Within(assembly, program, examples, operands, label).results()
+from .importer import ProgramImporter, target_name
 
 
 class _Operator(torch.nn.Module):
@@ -48,22 +28,29 @@ class _Operator(torch.nn.Module):
         return self._function(*operands)
 
 
-class _Within(ProgramImporter):
-    """The import of a program whose inputs are values of an assembly."""
+class OperatorProgram(ProgramImporter):
+    """The import of an operator's program, whose inputs are values of an assembly."""
 
     def __init__(
-        self,
-        assembly: Assembly,
-        program: Any,
-        examples: Sequence[torch.Tensor],
-        operands: Sequence[relax.Expr | None],
-        label: str,
+        self, assembly: Assembly, function: Callable[..., Any], examples: Sequence[torch.Tensor], label: str
     ) -> None:
+        """function, examples: the operator, and a tensor of each operand's shape and dtype
+        label:    the operator, for errors. Raises UnsupportedOperatorError, before anything is computed
+        """
+        try:
+            program = torch.export.export(_Operator(function).eval(), tuple(examples), strict=False)
+        except Exception as error:  # whatever PyTorch raises when it traces
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise UnsupportedOperatorError(f"{label}: PyTorch cannot trace this operator ({reason})") from error
         super().__init__(program, label, {}, assembly=assembly)
-        self._given = iter(zip(examples, operands, strict=True))
+        for node in self.program.graph.nodes:
+            if node.op == "call_function" and not self._is_supported(node):
+                raise UnsupportedOperatorError(f"{label}: operator {target_name(node)} is not supported")
+        self._examples = examples
 
-    def results(self) -> list[relax.Expr]:
-        """Convert the program's graph."""
+    def results(self, operands: Sequence[relax.Expr | None]) -> list[relax.Expr]:
+        """All tensors that the operator computes of operands; one that is None is its example."""
+        self._given = iter(zip(self._examples, operands, strict=True))
         layer = self.assembly.layer
         self._bind_inputs()
         found = self._converted()

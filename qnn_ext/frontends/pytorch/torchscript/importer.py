@@ -264,11 +264,13 @@ class Importer:
         if in_place and isinstance(operands[0], self._torch.Tensor):
             operands = [self._no_constant(operands[0]), *operands[1:]]
         arguments = self._arguments(node, operands)
+        if own is None:
+            own = remaining.Remaining(self.assembly, name, overload, arguments, partial(where, node)).convert
         run = partial(evaluate, node, is_constant=False)
         examples = self._results(node, run([plain(value) for value in operands]))
         converted = Node(self.assembly, self.engine, kind, partial(where, node), arguments, examples, run)
         self.assembly.layer = converted.name
-        value = remaining.convert(converted, name, overload) if own is None else own(converted)
+        value = own(converted)
         values = value if isinstance(value, list) else [value]
         if in_place:
             return [self._overwrite(operands[0], examples[0], values[0])]

@@ -3,12 +3,14 @@ PyTorch's fused layers by the formulas below."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from tvm import relax
 
+from ....errors import UnsupportedOperatorError
+from ...assembly import Assembly
 from ..common import import_torch
 from .node import Node
 from .values import Traced, flattened, plain
@@ -20,36 +22,44 @@ def is_convertible(name: str, overload: str) -> bool:
     return _functional(name, overload) is not None
 
 
-def convert(node: Node, name: str, overload: str) -> list[relax.Expr | None]:
-    """All tensors of the operator's result, None for one that it does not compute. Raises UnsupportedOperatorError."""
-    from ..exported.operator_program import convert_operator
+class Remaining:
+    """One such operator, checked before PyTorch computes it.
 
-    torch = import_torch()
-    results = list(flattened(node.examples))
-    if not all(value is None or isinstance(value, torch.Tensor) for value in results):
-        raise node.unsupported("a result that is no tensor, but depends on the values of one")
-    function = _functional(name, overload)
-    assert function is not None
-    tensors = [value for value in flattened(list(node.arguments.values())) if isinstance(plain(value), torch.Tensor)]
-    if any(plain(value).is_quantized for value in tensors):
-        raise node.unsupported("quantized tensors; dequantize them before")
-    node.note("an operator that the model does not quantize")
-    names = list(node.arguments)
+    arguments: name in the operator's schema → value. Raises UnsupportedOperatorError
+    """
 
-    def run(*operands: Any) -> Any:
-        given = dict(zip(map(id, tensors), operands, strict=True))
-        return function(*_replaced(list(node.arguments.values()), given), names=names)
+    def __init__(
+        self, assembly: Assembly, name: str, overload: str, arguments: Mapping[str, Any], where: Callable[[], str]
+    ) -> None:
+        from ..exported.operator_program import OperatorProgram
 
-    found = convert_operator(
-        node.assembly,
-        run,
-        [plain(value).detach() for value in tensors],
-        [value.expr if isinstance(value, Traced) else None for value in tensors],
-        node.label,
-    )
-    node.assembly.builder.sizes.refuse(found, node.kind)
-    remaining = iter(found)
-    return [None if value is None else next(remaining) for value in results]
+        torch, values = import_torch(), list(arguments.values())
+        function = _functional(name, overload)
+        assert function is not None
+        self._tensors = [value for value in flattened(values) if isinstance(plain(value), torch.Tensor)]
+        if any(plain(value).is_quantized for value in self._tensors):
+            raise UnsupportedOperatorError(
+                f"{where()}: operator {name} is not supported for quantized tensors; dequantize them before"
+            )
+
+        def run(*operands: Any) -> Any:
+            given = dict(zip(map(id, self._tensors), operands, strict=True))
+            return function(*_replaced(values, given), names=list(arguments))
+
+        examples = [plain(value).detach() for value in self._tensors]
+        self._program = OperatorProgram(assembly, run, examples, where())
+
+    def convert(self, node: Node) -> list[relax.Expr | None]:
+        """All tensors of the operator's result, None for one that it does not compute."""
+        torch = import_torch()
+        results = list(flattened(node.examples))
+        if not all(value is None or isinstance(value, torch.Tensor) for value in results):
+            raise node.unsupported("a result that is no tensor, but depends on the values of one")
+        node.note("an operator that the model does not quantize")
+        found = self._program.results([value.expr if isinstance(value, Traced) else None for value in self._tensors])
+        node.assembly.builder.sizes.refuse(found, node.kind)
+        remaining = iter(found)
+        return [None if value is None else next(remaining) for value in results]
 
 
 def _replaced(value: Any, given: dict[int, Any]) -> Any:
