@@ -21,7 +21,10 @@ from ...assembly import Assembly
 from ...bound import bound_value, check_bound
 from ...building import blaming, distinct
 from ..common import example_values, import_torch
-from . import converters, remaining  # noqa: F401  (the former fill the registry)
+from . import (
+    converters,  # noqa: F401  (fills the registry)
+    remaining,
+)
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
@@ -252,9 +255,11 @@ class Importer:
         if in_place and isinstance(operands[0], self._torch.Tensor):
             self._check_not_held(node, operands[0])
         own = CONVERTERS.get(kind)
-        name, overload = schema_of(node).name, schema_of(node).overload_name
-        known = own is not None or remaining.is_convertible(name, overload)
-        if kind in QUESTIONS or _is_batch_size(kind, operands) or (not depends and (kind in ARITHMETIC or known)):
+        numbers = not depends and kind in ARITHMETIC
+        known = own is not None or (
+            not numbers and kind.startswith("aten::") and remaining.is_convertible(kind, schema_of(node).overload_name)
+        )
+        if kind in QUESTIONS or _is_batch_size(kind, operands) or numbers or (not depends and known):
             return self._results(node, evaluate(node, [plain(value) for value in operands], is_constant=not depends))
         if not known:
             raise UnsupportedOperatorError(
@@ -265,7 +270,9 @@ class Importer:
             operands = [self._no_constant(operands[0]), *operands[1:]]
         arguments = self._arguments(node, operands)
         if own is None:
-            own = remaining.Remaining(self.assembly, name, overload, arguments, partial(where, node)).convert
+            own = remaining.Remaining(
+                self.assembly, kind, schema_of(node).overload_name, arguments, partial(where, node)
+            ).convert
         run = partial(evaluate, node, is_constant=False)
         examples = self._results(node, run([plain(value) for value in operands]))
         converted = Node(self.assembly, self.engine, kind, partial(where, node), arguments, examples, run)
