@@ -128,6 +128,7 @@ SAMPLES = {
         [("boxes", (9, 4), "float32"), ("scores", (3, 9), "float32")],
         lambda x, y: op.non_max_suppression(x, y, 4, 0.25, 0.5),
     ),
+    "bitcast": ([("data", (2, 3), "float32")], lambda x: op.bitcast(x, "int32")),
     "true_positions": ([("mask", (9,), "bool")], lambda x: op.true_positions(x)),
     "trim": ([("data", (2, 4), "int8"), ("size", (), "int64")], lambda x, size: op.trim(x, size, 1)),
     "pool_sum": ([I8], lambda x: op.pool_sum(x, 0.5, 3, (3, 2), (2, 1), (1, 0, 1, 1), True)),

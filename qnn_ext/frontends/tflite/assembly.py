@@ -10,7 +10,7 @@ from tvm import relax
 
 from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...limits import charge
-from ...op.base import constant
+from ...op.base import constant, constant_value
 from ..assembly import Assembly
 from .reader import Model, Subgraph, Tensor
 from .variables import Variables
@@ -58,6 +58,7 @@ class TfliteAssembly(Assembly):
         self.variables = Variables(self.state)
         self.complex_values: dict[int, ComplexValue] = {}
         self._values: dict[int, relax.Expr] = {}
+        self._first_values: dict[int, np.ndarray] = {}
 
     # ---- tensors -------------------------------------------------------------------------------------------------
 
@@ -92,17 +93,31 @@ class TfliteAssembly(Assembly):
     # ---- variable tensors -----------------------------------------------------------------------------------------
 
     def read_variable(self, index: int, shape: Sequence[int] | None = None) -> relax.Expr:
-        """A variable tensor (LSTM and SVDF keep their state in one), which starts as zeros; `shape` is given where it
-        differs from the file's because the import changed the batch size."""
+        """A variable tensor (LSTM and SVDF keep their state in one), which starts as zeros, or as what `start_variable`
+        was given; `shape` is given where it differs from the file's because the import changed the batch size."""
         tensor = self.tensor(index)
         check_dtype(tensor)
-        charge(tensor.shape if shape is None else shape)
-        initial = np.zeros(tensor.shape if shape is None else tuple(shape), tensor.dtype)
-        if tensor.qparams is not None:
-            initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
+        shape = tensor.shape if shape is None else tuple(shape)
+        charge(shape)
+        if index in self._first_values:
+            initial = self._first_values[index]
+            if initial.shape != shape:
+                initial = np.broadcast_to(initial[:1], shape).copy()
+        else:
+            initial = np.zeros(shape, tensor.dtype)
+            if tensor.qparams is not None:
+                initial += np.asarray(tensor.qparams.zero_point).astype(tensor.dtype)
         if self.graph.index != self.model.main:
             return self.variables.read_owned(self.graph.index, self._state_name(index), initial)
         return self.variables.read(self._state_name(index), initial)
+
+    def start_variable(self, index: int, value: relax.Expr) -> None:
+        """What an operator writes into a variable tensor is its first value: LiteRT runs such an operator once. Raises
+        UnsupportedOperatorError if the value is not constant."""
+        found = constant_value(value)
+        if found is None:
+            raise UnsupportedOperatorError(f"{self.tensor(index).label()} is a variable with a computed first value")
+        self._first_values[index] = found
 
     def write_variable(self, index: int, value: relax.Expr) -> None:
         """Assign to a variable tensor."""

@@ -257,7 +257,10 @@ class Importer:
         self._check_result(tensor, shape, str(bound.ty.dtype))
         if constant_value(bound) is not None:
             charge(shape)
-        self.assembly.define(index, bound)
+        if tensor.is_variable:
+            self.assembly.start_variable(index, bound)
+        else:
+            self.assembly.define(index, bound)
 
     def _check_result(self, tensor: Tensor, shape: tuple[int, ...], dtype: str) -> None:
         if tensor.dtype in _OPAQUE:

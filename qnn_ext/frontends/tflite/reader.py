@@ -218,8 +218,11 @@ def _check_indices(what: str, indices: Iterable[int], tensors: tuple[Tensor, ...
 
 
 def _check_order(subgraph: Subgraph) -> None:
-    """Each tensor must be assigned exactly once, before it is read."""
+    """Each tensor must be assigned exactly once, before it is read. A variable has a value from the start; it may be
+    that of a float16 constant."""
     ready = {t.index for t in subgraph.tensors if t.is_constant or t.is_variable}
+    started = {index for operator in subgraph.operators for index in _started_variables(operator, subgraph.tensors)}
+    ready -= started
 
     def define(indices: tuple[int, ...], what: str) -> None:
         for index in indices:
@@ -237,6 +240,14 @@ def _check_order(subgraph: Subgraph) -> None:
         demand(operator.inputs, operator.label())
         define(operator.outputs, operator.label())
     demand(subgraph.outputs, "the graph output")
+
+
+def _started_variables(operator: Operator, tensors: tuple[Tensor, ...]) -> list[int]:
+    """The variables that an operator gives their first values, which a model with float16 weights stores as such."""
+    constants = all(index >= 0 and tensors[index].data is not None for index in operator.inputs)
+    if operator.name != "DEQUANTIZE" or not constants:
+        return []
+    return [index for index in operator.outputs if tensors[index].is_variable]
 
 
 def _read_signature(file: FlatFile, table: Any, ports: list[tuple[frozenset[int], frozenset[int]]]) -> Signature:

@@ -398,6 +398,12 @@ def _piecewise(stage: Stage, data: Operand, coefficients: Operand, *scalars: Ope
     return piecewise.expression(stage.read(data), lambda degree, index: _element(rows[degree], [index]), *values)
 
 
+@rule("qnn.bitcast")
+def _bitcast(stage: Stage, data: Operand, *, out_dtype: str) -> Expr:
+    x = stage.read(data)
+    return x if data.dtype == out_dtype else tirx.reinterpret(out_dtype, x)
+
+
 # ---- ordinary Relax operators ------------------------------------------------------------------------------------
 
 

@@ -280,7 +280,13 @@ def test_zero_scale_of_a_dead_channel() -> None:
     assert scale[0] == np.float32(0.5) and 0 < scale[1] < 1e-20
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_zero_scale_of_a_tensor_that_was_zero_in_calibration() -> None:
+    sketch = unary(OPS.RELU)
+    sketch.graph.tensors[1].quantization = quantization([0.0], [0])
+    assert 0 < read_model(sketch.bytes()).subgraphs[0].tensors[1].qparams.scale < 1e-20
+
+
+@pytest.mark.parametrize("scale", [-1.0, float("nan"), float("inf")])
 def test_meaningless_scale(scale: float) -> None:
     """Of a tensor nobody uses it does not matter; of a tensor in use it is refused."""
     sketch = unary(OPS.RELU)

@@ -54,14 +54,17 @@ def accumulator_dtype(node: Node, dtype: str, bias: int | None = None) -> str:
 
 def runs_on_ruy(node: Node, data: int = 0, weight: int = 1, bias: int = 2) -> bool:
     """Whether LiteRT's optimized kernel computes a product: with the default numerics, if XNNPACK takes no part, and of
-    int16 without zero points and without an int64 bias. Its accumulator is int32, its rounding TFLITE_UPWARD."""
+    int16 without zero points and without an int64 bias, be it only declared. Its accumulator is int32, its rounding
+    TFLITE_UPWARD."""
     if node.reference_kernels or node.delegated:
         return False
     if node.dtype(data) != "int16":
         return True
     if any(np.any(qparams.zero_point) for qparams in (node.qparams(data), node.qparams(weight), node.output_qparams())):
         return False
-    return not node.has_input(bias) or node.dtype(bias) == "int32"
+    if node.has_input(bias):
+        return node.dtype(bias) == "int32"
+    return node.options.get("quantized_bias_type") != "int64"
 
 
 def accumulator_scale(node: Node, data: QParams, weight: QParams, double: bool) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""ADD, SUB, MUL, SQUARED_DIFFERENCE, MAXIMUM, MINIMUM, ADD_N, SQUARE, POW, FLOOR_DIV, FLOOR_MOD."""
+"""ADD, SUB, MUL, SQUARED_DIFFERENCE, MAXIMUM, MINIMUM, ADD_N, SQUARE, POW, ATAN2, FLOOR_DIV,
+FLOOR_MOD."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from ....numerics.reference import domain
 from ....op.base import constant
 from ....op.elementwise import scaled_operand
 from ....qparams import QParams
+from ...angles import atan2
 from ...run_time import checked_divisor
 from ..integers import (
     activate,
@@ -201,6 +203,13 @@ def convert_pow(node: Node) -> relax.Expr:
         return relax.op.power(node.input(0), node.input(1))
     wide = [node.emit(relax.op.astype(node.input(i), "float64")) for i in (0, 1)]
     return relax.op.astype(node.emit(relax.op.power(*wide)), "int32")
+
+
+@converter("ATAN2", max_version=1)
+def convert_atan2(node: Node) -> relax.Expr:
+    """The angle of the point (x, y), of y and x."""
+    require_dtype(node, same_dtype(node, 0, 1), "float32")
+    return atan2(node.emit, node.input(0), node.input(1))
 
 
 # ---- division with rounding down ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""DYNAMIC_UPDATE_SLICE, SCATTER_ND, SPARSE_TO_DENSE, UNSORTED_SEGMENT_SUM and its kin, EMBEDDING_LOOKUP,
+"""DYNAMIC_UPDATE_SLICE, SCATTER_ND, SPARSE_TO_DENSE, SEGMENT_SUM, UNSORTED_SEGMENT_SUM and its kin, EMBEDDING_LOOKUP,
 REVERSE_SEQUENCE, MATRIX_DIAG, MATRIX_SET_DIAG: elements written to, or read from, places that other tensors name."""
 
 from __future__ import annotations
@@ -135,6 +135,20 @@ def convert_unsorted_segment(node: Node) -> relax.Expr:
     start = node.emit(relax.op.full([count + 1, *rest], constant(np.asarray(neutral, dtype)), str(dtype)))
     found = node.emit(relax.op.scatter_nd(start, places, node.input(0), _SEGMENTS[kind]))
     return block(node, found, [0], [0], [count], [1])
+
+
+@converter("SEGMENT_SUM", max_version=1)
+def convert_segment_sum(node: Node) -> relax.Expr:
+    """out[s] = Σ data[i] over all i with segments[i] = s; the constant segments are in order and end with the last
+    row's."""
+    shape, segments = node.shape(0), node.integers(1)
+    if not segments or node.shape(1) != shape[:1] or segments != sorted(segments) or segments[0] < 0:
+        raise node.malformed(f"segments {segments[:8]} of data of shape {shape}")
+    require_dtype(node, node.dtype(0), "float32", "int32")
+    result = check_elements(node, (segments[-1] + 1, *shape[1:]), "folded")
+    places = constant(np.array(segments, np.int64).reshape(-1, 1))
+    zeros = node.emit(relax.op.zeros(result, node.dtype(0)))
+    return relax.op.scatter_nd(zeros, places, node.input(0), "add")
 
 
 @converter("EMBEDDING_LOOKUP", max_version=5)
