@@ -5,7 +5,7 @@ import pytest
 
 import qnn_ext
 from qnn_ext import Interpreter
-from tests.conformance.tflite_models.builder import Graph, Q
+from tests.conformance.tflite_models.builder import Graph, Q, tensor_type
 
 RATIOS = (0.5, 0.375, 0.1875, 0.625, 0.125)
 
@@ -51,19 +51,46 @@ def test_quantize_compiled(rng):
     np.testing.assert_array_equal(expected[:, 32:], other[:, 32:])
 
 
-@pytest.mark.parametrize("bias", ["int32", "int64", None])
+@pytest.mark.parametrize("bias", ["int32", "int64", None, "declared"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_fully_connected_of_16_bits(bias, channels, rng):
-    """Ratios of 3/8 and the like put many sums on midpoints. An int64 bias takes the reference kernel."""
+    """Ratios of 3/8 and the like put many sums on midpoints. An int64 bias takes the reference kernel, and so does one
+    that is only declared."""
     values = rng.integers(-300, 300, (64, 3)).astype("int16")
     weight = rng.integers(-3, 4, (channels, 3)).astype("int8")
     for ratio in RATIOS:
         graph = Graph()
         x = graph.input(values.shape, "int16", Q(0.25), values=values)
         w = graph.const(weight, "int8", Q(0.5))
-        b = [] if bias is None else [graph.const(np.arange(channels), bias, Q(0.125))]
+        b = [] if bias in (None, "declared") else [graph.const(np.arange(channels), bias, Q(0.125))]
         output = graph.output((64, channels), "int16", Q(float(np.float32(0.125 / ratio))))
-        graph.op("FULLY_CONNECTED", [x, w, *b], [output])
+        options = {"quantizedBiasType": tensor_type("int64")} if bias == "declared" else {}
+        graph.op("FULLY_CONNECTED", [x, w, *b], [output], **options)
+        model = graph.build()
+        found = Interpreter(qnn_ext.from_tflite(model))(values)
+        np.testing.assert_array_equal(found, litert(model, values), err_msg=f"{ratio}")
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("channels", [1, 8, 11])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_transposed_convolution_with_a_computed_output_shape(dtype, channels, bias, rng):
+    """XNNPACK does not take it: Keras' models with an open batch."""
+    offset = 128 if dtype == "uint8" else 0
+    values = (rng.integers(-128, 128, (1, 5, 7, 4)) + offset).astype(dtype)
+    weight = (rng.integers(-9, 10, (channels, 2, 2, 4)) + offset).astype(dtype)
+    for ratio in RATIOS:
+        graph = Graph()
+        sizes = [graph.const(np.int32(size)) for size in (1, 10, 14, channels)]
+        shape = graph.tensor((4,), "int32")
+        graph.op("PACK", sizes, [shape], axis=0, valuesCount=4)
+        scales = np.full(channels, 0.5) if dtype == "int8" else 0.5
+        operands = [shape, graph.const(weight, None, Q(scales, offset))]
+        operands.append(graph.input(values.shape, dtype, Q(0.25, offset + 3), values=values))
+        if bias:
+            operands.append(graph.const(rng.integers(-99, 99, channels), "int32", Q(np.multiply(scales, 0.25), 0)))
+        output = graph.output((1, 10, 14, channels), dtype, Q(float(np.float32(0.125 / ratio)), offset - 5))
+        graph.op("TRANSPOSE_CONV", operands, [output], padding="SAME", strideH=2, strideW=2, act="none")
         model = graph.build()
         found = Interpreter(qnn_ext.from_tflite(model))(values)
         np.testing.assert_array_equal(found, litert(model, values), err_msg=f"{ratio}")

@@ -55,7 +55,9 @@ def test_reduce_window(dtype, body, case):
     shape, start = (3, 5, 7), 2
     options = {"strides": (1, 1, 1), "dilations": (1, 1, 1), "between": (1, 1, 1), "padding": (0,) * 6, **WINDOWS[case]}
     sizes = [(n - 1) * f + 1 for n, f in zip(shape, options["between"], strict=True)]
-    sizes = [n + low + high for n, low, high in zip(sizes, options["padding"][::2], options["padding"][1::2], strict=True)]
+    sizes = [
+        n + low + high for n, low, high in zip(sizes, options["padding"][::2], options["padding"][1::2], strict=True)
+    ]
     output = [
         (n - (w - 1) * d - 1) // s + 1
         for n, w, d, s in zip(sizes, options["window"], options["dilations"], options["strides"], strict=True)
@@ -155,7 +157,9 @@ def test_stablehlo_gather(dtype, constant):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
-@pytest.mark.parametrize("body", [None, "STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM"])
+@pytest.mark.parametrize(
+    "body", [None, "STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM"]
+)
 def test_stablehlo_scatter(dtype, body):
     """Windows (2, 3) of a (4, 5) tensor at places that the second dimension of the indices names; one lies outside."""
     places = np.array([[0, 2, 3, 0], [1, 2, 0, 0]], np.int32)

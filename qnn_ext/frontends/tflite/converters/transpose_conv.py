@@ -6,7 +6,9 @@ The derivation is in numerics/phases.py.
 
 from __future__ import annotations
 
+import math
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,7 +30,7 @@ from .convolution import (
     strides_and_dilation,
     window_padding,
 )
-from .shape import check_elements
+from .shape import block, check_elements
 
 SHAPE, WEIGHT, DATA, BIAS = range(4)
 _SAME, _VALID = 1, 2  # TfLitePadding
@@ -86,11 +88,63 @@ def _transposed(node: Node, operands: Operands, size: Pair, phases: Pair, offset
     zero_point = int(node.qparams(operands.weight).zero_point.reshape(-1)[0]) if kind == "integer" else 0
     taps = tap_counts(weight.shape[1:3], phases)
     rows = ((size[0] - 1 + offset[0]) // phases[0] + 1, (size[1] - 1 + offset[1]) // phases[1] + 1)
-    enlarged = (weight.shape[0], phases[0] * taps[0], phases[1] * taps[1], weight.shape[3])
+    units = weight.shape[0]
+    enlarged = (units, phases[0] * taps[0], phases[1] * taps[1], weight.shape[3])
     check_elements(node, enlarged, "folded", exempt=4 * weight.size)
     data, padding = _fit(node, node.input(operands.data), rows, taps)
-    result = _convolve(node, operands, kind, data, phase_weight(weight, phases, zero_point), padding, phases)
-    return _interleave(node, node.emit(result), phases, offset, size)
+    bias = bias_of(node, operands.bias, units)
+
+    def part(first: int, last: int, rounding: str | None) -> relax.Expr:
+        """These channels of the result."""
+        channels = slice(first, last)
+        kernel = phase_weight(weight[channels], phases, zero_point)
+        some = bias if bias is None or last - first == units else block(node, bias, [0], [first], [last], [1])
+        convolution = Convolution(data, constant(kernel), some, channels, rounding)
+        result = _convolve(node, operands, kind, convolution, padding, phases)
+        return node.emit(_interleave(node, node.emit(result), phases, offset, size))
+
+    runs = kind == "integer" and node.dtype(operands.data) in ("int8", "uint8")
+    if not runs or node.reference_kernels or node.delegated:
+        return part(0, units, None)
+    return _as_optimized(node, part, units)
+
+
+def _as_optimized(node: Node, part: Callable[[int, int, str], relax.Expr], units: int) -> relax.Expr:
+    """LiteRT's optimized kernels, which XNNPACK leaves those to whose output shape is computed, round vectors with
+    midpoints up, and what remains behind them as the reference kernels do: of int8, 8 channels of a pixel at once; of
+    uint8, 16 elements."""
+    upward, nearest = "TFLITE_UPWARD", "TFLITE"
+    if node.output_tensor().dtype == "int8":
+        whole = units - units % 8
+        parts = [(0, whole, upward), (whole, units, nearest)]
+        results = [part(*arguments) for arguments in parts if arguments[0] < arguments[1]]
+        return results[0] if len(results) == 1 else relax.op.concat(results, axis=3)
+    result = part(0, units, upward)
+    shape = shape_of(result)
+    total = math.prod(shape)
+    whole = total - total % 16
+    if whole == total:
+        return result
+    pieces = [
+        block(node, reshaped(node, value, (total,)), [0], [first], [last], [1])
+        for value, first, last in ((result, 0, whole), (part(0, units, nearest), whole, total))
+        if first < last
+    ]
+    return reshaped(node, node.emit(relax.op.concat(pieces, axis=0)), shape)
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What is multiplied: all channels of the data by a kernel of phases, for some channels of the result.
+
+    rounding: of the requantization, None for the node's
+    """
+
+    data: relax.Expr
+    kernel: relax.Expr
+    bias: relax.Expr | None
+    channels: slice
+    rounding: str | None
 
 
 def _output_size(node: Node) -> Pair:
@@ -115,31 +169,31 @@ def _convolve(
     node: Node,
     operands: Operands,
     kind: str,
-    data: relax.Expr,
-    weight: np.ndarray,
+    convolution: Convolution,
     padding: tuple[int, int, int, int],
     phases: Pair,
 ) -> relax.Expr:
     """The convolution, with per-output-channel parameters repeated for every phase."""
     repeats, geometry = phases[0] * phases[1], Geometry(padding=padding)
-    bias = bias_of(node, operands.bias, weight.shape[0] // repeats)
+    data, kernel, bias = convolution.data, convolution.kernel, convolution.bias
     if bias is not None and repeats > 1:
         bias = node.emit(relax.op.tile(bias, (repeats,)))
-    kernel = constant(weight)
     if kind == "float":
         return finish_float(node, float_convolution(data, kernel, geometry), bias)
-    qparams = _repeated(weight_qparams(node, operands.weight, 0), repeats)
+    qparams = _repeated(weight_qparams(node, operands.weight, 0), convolution.channels, repeats)
     if kind == "hybrid":
         return hybrid_convolution(node, data, kernel, qparams, bias, geometry, asymmetric=True)
     source = node.qparams(operands.data)
     dtype = accumulator_dtype(node, source.dtype, operands.bias)
-    return integer_convolution(node, (data, source), (kernel, qparams), bias, geometry, dtype)
+    return integer_convolution(node, (data, source), (kernel, qparams), bias, geometry, dtype, convolution.rounding)
 
 
-def _repeated(qparams: QParams, repeats: int) -> QParams:
+def _repeated(qparams: QParams, channels: slice, repeats: int) -> QParams:
+    """Those of some channels, repeated."""
     if not qparams.per_channel:
         return qparams
-    return QParams(np.tile(qparams.scale, repeats), np.tile(qparams.zero_point, repeats), qparams.dtype, axis=0)
+    scale, zero_point = (np.tile(values[channels], repeats) for values in (qparams.scale, qparams.zero_point))
+    return QParams(scale, zero_point, qparams.dtype, axis=0)
 
 
 def _interleave(node: Node, phased: relax.Expr, phases: Pair, offset: Pair, size: Pair) -> relax.Expr:
