@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax
 
-from ....op.base import constant
+from ....op.base import constant, constant_value
 from ...run_time import checked_indices
 from ..node import Node
 from ..registry import converter
@@ -48,7 +48,10 @@ class AxisSlice:
 
 @converter("STRIDED_SLICE", max_version=8)
 def convert_strided_slice(node: Node) -> relax.Expr:
-    """NumPy's basic indexing: x[b:e:s, newaxis, ..., i]."""
+    """NumPy's basic indexing: x[b:e:s, newaxis, ..., i]. Indices i may be known only at run time, where everything else
+    is whole."""
+    if constant_value(node.input(1)) is None and (axes := _single_indices(node)):
+        return _elements_at(node, axes)
     slices, target = _specification(node)
     data = block(
         node,
@@ -60,6 +63,30 @@ def convert_strided_slice(node: Node) -> relax.Expr:
     )
     sizes = [int(dim) for dim in data.ty.shape]
     return reshape(node, data, [1 if axis is None else sizes[axis] for axis in target])
+
+
+def _single_indices(node: Node) -> list[int]:
+    """The dimensions of which one element is taken, if the others are taken whole; none otherwise."""
+    count = math.prod(node.shape(1))
+    masks = {
+        name: int(node.options[f"{name}_mask"]) for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+    }
+    steps = constant_value(node.input(3))
+    if masks["ellipsis"] or masks["new_axis"] or count > len(node.shape(0)) or steps is None or (steps != 1).any():
+        return []
+    single = [axis for axis in range(count) if _bit(masks["shrink_axis"], axis) and not _bit(masks["begin"], axis)]
+    whole = [axis for axis in range(count) if _bit(masks["begin"], axis) and _bit(masks["end"], axis)]
+    return single if len(single) + len(set(whole) - set(single)) == count else []
+
+
+def _elements_at(node: Node, axes: Sequence[int]) -> relax.Expr:
+    """The elements at the begin of the slice, from the last dimension to the first, so that these keep their places."""
+    data = node.input(0)
+    for axis in reversed(axes):
+        index = reshape(node, block(node, node.input(1), [0], [axis], [axis + 1], [1]), ())
+        index = checked_indices(node.emit, index, node.shape(0)[axis], node.label, negative=True)
+        data = node.emit(relax.op.take(data, index, axis=axis, mode="clip"))
+    return data
 
 
 def _specification(node: Node) -> tuple[list[AxisSlice], list[int | None]]:
