@@ -144,8 +144,18 @@ def _in(place: str, function: Any, *args: Any) -> Any:
 
 def _read_code(table: Any) -> _OperatorCode:
     # Codes above 127 live in the newer field, while the older one holds a placeholder; readers take the larger value.
-    code = max(table.BuiltinCode(), table.DeprecatedBuiltinCode())
+    # Some tools, such as ai-edge-quantizer, fill the newer field alone, which the schema package's BuiltinCode() ignores
+    # for small codes.
+    code = max(table.BuiltinCode(), table.DeprecatedBuiltinCode(), _newer_code(table))
     return _OperatorCode(code, text(table.CustomCode()), table.Version())
+
+
+def _newer_code(table: Any) -> int:
+    """The field builtin_code as it is stored, 0 where it is absent."""
+    from flatbuffers.number_types import Int32Flags  # installed with the schema package
+
+    offset = table._tab.Offset(10)
+    return int(table._tab.Get(Int32Flags, offset + table._tab.Pos)) if offset else 0
 
 
 def _read_subgraph(file: FlatFile, index: int, table: Any, codes: list[_OperatorCode], buffers: list) -> Subgraph:

@@ -238,3 +238,12 @@ def assert_close_to_litert(model, trial):
 def test_segment_sum(dtype):
     segments = np.array([0, 0, 1, 2, 2, 2], np.int32)
     check("SEGMENT_SUM", [values((6, 4), dtype), segments], [((3, 4), dtype)], {1})
+
+
+def test_operator_codes_in_the_newer_field_alone():
+    """As ai-edge-quantizer writes them: 0 in the older field does not mean ADD."""
+    graph = Graph()
+    graph.op("RELU", [graph.input((2, 3), "float32")], [graph.output((2, 3), "float32")])
+    (code,) = graph.opcodes
+    code.deprecatedBuiltinCode = 0
+    assert_equals_litert(graph.build(), [[values((2, 3), "float32")]])
