@@ -144,8 +144,8 @@ def _in(place: str, function: Any, *args: Any) -> Any:
 
 def _read_code(table: Any) -> _OperatorCode:
     # Codes above 127 live in the newer field, while the older one holds a placeholder; readers take the larger value.
-    # Some tools, such as ai-edge-quantizer, fill the newer field alone, which the schema package's BuiltinCode() ignores
-    # for small codes.
+    # Some tools, such as ai-edge-quantizer, fill the newer field alone; for small codes the schema package's
+    # BuiltinCode() ignores it.
     code = max(table.BuiltinCode(), table.DeprecatedBuiltinCode(), _newer_code(table))
     return _OperatorCode(code, text(table.CustomCode()), table.Version())
 
