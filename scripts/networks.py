@@ -28,6 +28,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -50,11 +51,12 @@ FORMATS = ("onnx-static", "onnx-dynamic", "pt2e", "pt2e-dynamic", "float32")
 
 
 def torchvision_models() -> ModuleType:
-    """torchvision's architectures without its compiled part.
+    """torchvision's architectures, without its compiled part where that cannot be loaded.
 
-    The wheel's library needs CUDA; all that is missing without it is two operator schemas, which no architecture uses.
+    The usual wheel's library needs CUDA; all that is missing without it is two operator schemas, which no architecture
+    uses. With it, a second definition of them would end the process.
     """
-    if not hasattr(torch.ops.torchvision, "nms"):
+    if not hasattr(torch.ops.torchvision, "nms") and not _loads_library():
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -62,6 +64,20 @@ def torchvision_models() -> ModuleType:
     from torchvision import models
 
     return models
+
+
+def _loads_library() -> bool:
+    """Load torchvision's compiled part, if it is there and all that it needs."""
+    spec = find_spec("torchvision")
+    found = (
+        [path for folder in spec.submodule_search_locations or () for path in Path(folder).glob("_C.*")] if spec else []
+    )
+    try:
+        for path in found:
+            torch.ops.load_library(path)
+    except OSError:
+        return False
+    return bool(found)
 
 
 _KEPT: list[torch.library.Library] = []  # a library's schemas are removed with it
@@ -127,7 +143,7 @@ class Bert(nn.Module):
         self.pooler = nn.Linear(width, width)
 
     def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        place = torch.arange(tokens.shape[1]).unsqueeze(0)
+        place = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
         x = self.layers(self.norm(self.words(tokens) + self.positions(place)))
         return x, torch.tanh(self.pooler(x[:, 0]))
 

@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from tvm import te
 
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import candidates
 from qnn_ext.topi_int8.cuda import depthwise
 from tests.cases.cuda import TARGET, conv
 from tests.topi_int8.kernels import check, conv2d_reference, execute, integers, operand_shapes, placeholder
+
+from .instructions import kernel_source
 
 WORKLOADS = {
     "3x3": conv(1, 9, 11, 32, 32, groups=32),
@@ -101,3 +104,11 @@ def test_sums_beside_the_product(rng):
     out = te.compute(acc.shape, lambda *i: acc[i] - total(*i[:-1]) * 3)
     got = execute(workload, TARGET, implementation, [*inputs], out, (x, implementation.pack_weight(workload, w)))
     np.testing.assert_array_equal(got, conv2d_reference(workload, x, w, 7) - 3 * x.astype(int).sum(-1, keepdims=True))
+
+
+def test_batches():
+    """Image, row and column of a thread's tile are found again, however they divide the threads of a block."""
+    for batch, size in ((8, 112), (3, 56), (64, 7)):
+        workload = conv(batch, size, size, 96, 96, stride=2, groups=96)
+        kernel_source(workload, make_target("sm_90"), kernel(workload))
+    check(conv(4, 8, 8, 8, 8, stride=2, groups=8), TARGET, kernel(conv(4, 8, 8, 8, 8, stride=2, groups=8)))

@@ -11,7 +11,7 @@ from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, candidates
 from qnn_ext.topi_int8.cuda import intrin, tensor_core
 from qnn_ext.topi_int8.cuda.registration import cheapest
-from qnn_ext.topi_int8.cuda.tensor_core import IMPLEMENTATIONS, TILES, Tile
+from qnn_ext.topi_int8.cuda.tensor_core import IMPLEMENTATIONS, TILES, TILES_OF_TURING, Tile
 from qnn_ext.topi_int8.workload import Workload
 from tests.cases.cuda import CONVOLUTIONS, conv
 from tests.topi_int8.kernels import EPILOGUES, Epilogue, check
@@ -125,9 +125,10 @@ def test_columns_of_a_lane_are_neighbours():
 
 
 def test_tiles_fit_every_gpu():
+    assert max(tile.shared_bytes for tile in TILES_OF_TURING) <= 48 << 10  # 64 KiB a multiprocessor
     for tile in TILES:
         rows, columns = tile.of_warp
-        assert tile.shared_bytes <= 48 << 10
+        assert tile.shared_bytes <= 96 << 10  # 100 KiB on sm_86 and sm_89, 164 on sm_80
         assert rows % intrin.M == columns % intrin.N == tile.depth % intrin.INT8.k == 0
         assert tile.threads * 255 <= 65536 or rows * columns <= 64 * 32
 
