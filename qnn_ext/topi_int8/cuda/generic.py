@@ -121,9 +121,12 @@ def _is_vector(block: Block) -> bool:
 
 
 def _belongs_inside(sch: Schedule, producer: SBlockRV, reader: Block) -> bool:
-    """Whether a reduction belongs in the thread that reads its result, since each element is read once."""
+    """Whether a reduction belongs in the thread that reads its result, since each element is read once and no warp can
+    share it."""
     block = read_block(sch, producer)
     if block is None or not block.reduce or block.store is None or KEEP in block.node.annotations:
+        return False
+    if _shares_warp(block):
         return False
     once = prod(loop.extent for loop in block.spatial) == reader.iterations
     return once and distinct_loads(reader, block.store.buffer) == 1 and len(sch.get_consumers(producer)) == 1
