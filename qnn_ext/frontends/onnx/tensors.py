@@ -122,7 +122,7 @@ def _unpack(packed: np.ndarray, code: int, count: int) -> np.ndarray:
     bits = int(name[-1])
     per_byte = 8 // bits
     if packed.size != -(-count // per_byte):
-        return np.empty(0, np.uint8)  # the caller reports the missing elements
+        return np.empty(packed.size * per_byte, np.uint8)  # the caller reports how many there are
     fields = (packed[:, None] >> (np.arange(per_byte, dtype=np.uint8) * bits)) & (2**bits - 1)
     values = fields.reshape(-1)[:count].astype(np.uint8)
     if name.startswith("u"):
