@@ -163,6 +163,7 @@ _relax("scatter_elements scatter_nd", Traits(Kind.OTHER, others=("indices", "upd
 
 _IMAGE = Traits(Kind.OTHER, layouts=("layout",), others=("size",), moved_axis=axes.not_spatial)
 _relax("image.resize2d", _IMAGE, "data size")
+_relax("image.grid_sample", Traits(Kind.OTHER, others=("grid",)), "data grid")
 
 
 def _resize(call: relax.Call) -> Traits:

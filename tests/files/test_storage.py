@@ -285,6 +285,7 @@ SCRATCH = {
     "qnn_ext/compat/remote.py": "in a temporary folder",
     "qnn_ext/compiling/program/objects.py": "to a temporary folder",
     "qnn_ext/export_c/exporting.py": "in a temporary folder",
+    "qnn_ext/processes/apart.py": "to a pipe",
     "qnn_ext/running/artifact.py": "in a temporary folder",
     "qnn_ext/targets/cuda_compiler.py": "in a temporary folder",
     "qnn_ext/autotune/worker.py": "in a temporary folder",

@@ -339,16 +339,16 @@ def _write(
 
 def _refuses(workload: Workload, target: Target) -> str | None:
     """Also products that fill less than a quarter of a tile: for these DP4A is as good."""
-    refused = refuses(workload, target)
-    if refused or version_of(str(target.attrs["arch"])) < ASYNCHRONOUS:
-        return refused or f"needs sm_{ASYNCHRONOUS}"
-    return _unfilled(workload)
+    refused, version = refuses(workload, target), version_of(str(target.attrs["arch"]))
+    if refused or version < OLDEST:
+        return refused or f"needs sm_{OLDEST}"
+    return _unfilled(workload) if version >= ASYNCHRONOUS else f"has tiles for sm_{ASYNCHRONOUS} and later"
 
 
 def _refuses_turing(workload: Workload, target: Target) -> str | None:
     refused = refuses(workload, target)
     if refused or not OLDEST <= version_of(str(target.attrs["arch"])) < ASYNCHRONOUS:
-        return refused or f"is for sm_{OLDEST}"
+        return refused or f"has tiles for sm_{OLDEST}"
     return _unfilled(workload)
 
 
