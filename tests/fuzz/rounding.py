@@ -23,8 +23,9 @@ from tvm import ir, relax
 from qnn_ext import Interpreter
 from qnn_ext.module import QnnModule
 from qnn_ext.op import evaluate
-from qnn_ext.op.base import definition_of, has_float_rows
+from qnn_ext.op.base import call_attributes, definition_of, has_float_rows
 from qnn_ext.op.relax_compiled import evaluate_with_tvm
+from tests.cases.blockwise import Weight, bound_of
 
 _LINEAR = {
     "matmul", "einsum", "nn.conv1d", "nn.conv2d", "nn.conv3d", "nn.conv1d_transpose", "nn.conv2d_transpose",
@@ -40,6 +41,7 @@ _APPROXIMATED = {
     "nn.silu", "nn.softmax", "nn.log_softmax",
 }  # fmt: skip
 _FLUSHED = {"exp", "sigmoid", "nn.softmax"}  # whose approximations may return 0 instead of subnormal numbers
+_PACKED = "qnn.blockwise_dense"  # which says itself how far kernels may differ
 _EXACT = {"qnn.dequantize", "qnn.fma"}
 _ULPS = 16  # by which two approximations of one function may differ
 _SIGNS = 6  # runs with errors of maximal size and random signs, besides one without errors and two with equal signs
@@ -131,6 +133,8 @@ def _with_subnormals(call: relax.Call, bound: np.ndarray, result: np.ndarray, ap
 def can_differ(call: relax.Call, approximate: bool = False) -> bool:
     """Whether an operator sums floats, or makes a product that another may sum. approximate: includes our own formulas,
     which compiled code shares with the interpreter."""
+    if getattr(call.op, "name", "").removeprefix("relax.") == _PACKED:
+        return True
     if isinstance(call.op, ir.GlobalVar) or definition_of(call) is not None or not hasattr(call.op, "name"):
         return False
     name = call.op.name.removeprefix("relax.")
@@ -171,6 +175,11 @@ def _error(call: relax.Call, args: list[Any], result: Any, evaluate: Any, approx
     if not can_differ(call, approximate) or not isinstance(result, np.ndarray) or result.dtype.kind != "f":
         return None
     name = call.op.name.removeprefix("relax.")
+    if name == _PACKED:
+        attributes = call_attributes(call)
+        kind, group = str(attributes["weight_dtype"]), int(attributes["group_size"])
+        weight = Weight(*args[1:4], kind, group, args[0].shape[1])
+        return _Error(bound_of(args[0], weight), np.zeros(result.shape, bool))
     unit, most = float(np.finfo(result.dtype).eps) / 2, float(np.finfo(result.dtype).max)
     if name == "multiply":
         finite = np.isfinite(args[0]) & np.isfinite(args[1])

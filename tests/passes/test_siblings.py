@@ -101,17 +101,17 @@ def test_depthwise_branches_stay():
     check(build, (1, 4, 4, 3), 2)
 
 
-@pytest.mark.parametrize(("branches", "joined"), [(2, 2), (6, 1)])
-def test_on_a_gpu(branches, joined):
+@pytest.mark.parametrize(("branches", "depth", "joined"), [(2, 256, 2), (6, 256, 6), (6, 2048, 1)])
+def test_on_a_gpu(branches, depth, joined):
     """Where the launches of the slices cost less than those of the products and their idle multiprocessors."""
     models = pytest.importorskip("tests.cuda.models")
 
     def build(b, x):
         return [requantized(b, product(b, x[0], 8 + 8 * number), out_dtype="int8") for number in range(branches)]
 
-    module = small_module(build, [((1, 4, 4, 256), "int8")])
+    module = small_module(build, [((1, 4, 4, depth), "int8")])
     names = Counter(kernel.operators.split("_")[0] for kernel in qnn_ext.build(module, "sm_80").kernels)
     assert names["conv2d"] == joined
-    x = np.random.default_rng(1).integers(-128, 128, (1, 4, 4, 256)).astype(np.int8)
+    x = np.random.default_rng(1).integers(-128, 128, (1, 4, 4, depth)).astype(np.int8)
     for found, expected in zip(models.run_model(module, "sm_80", [x]), qnn_ext.Interpreter(module)(x), strict=True):
         np.testing.assert_array_equal(found, expected)

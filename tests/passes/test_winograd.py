@@ -134,7 +134,7 @@ def test_gain():
 
 INTEGER_CPUS = ["avx2", "avx512", "x86-64"]
 INTEGER_CONVOLUTIONS = {
-    "whole tiles": ((1, 16, 16, 32), 32, (1, 1, 1, 1)),
+    "whole tiles": ((1, 16, 16, 64), 64, (1, 1, 1, 1)),
     "tiles beyond both ends, batch": ((2, 15, 17, 48), 80, (1, 1, 1, 1)),
     "padding of all kinds": ((1, 14, 11, 64), 64, (0, 2, 3, 1)),
     "no padding": ((1, 18, 18, 64), 48, (0, 0, 0, 0)),

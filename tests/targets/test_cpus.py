@@ -96,7 +96,7 @@ def test_model_equals_the_oracle(file, cpu, rng):
 @pytest.mark.one_in(4)
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", OTHER_CPUS)
-@pytest.mark.parametrize("name", SAMPLES)
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "trim"])  # the engine trims, not the code
 def test_operator_equals_the_oracle(name, cpu, rng):
     check(SAMPLES[name], rng, cpu_target(cpu), SUMS_OF_FLOATS.get(name, 0.0))
 

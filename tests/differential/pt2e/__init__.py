@@ -46,6 +46,8 @@ EXCLUDED = {
     **dict.fromkeys(DEPENDENTS.split(), DEPENDENT),
     **{f"aten.{name}": WRITES for name in WRITTEN},
     "aten.cumsum.default": NORMS,
+    **{name: WINDOWS for name in CONVERTERS if name.startswith(("aten.grid_sampler", "aten.meshgrid", "aten.prod"))},
+    "aten.affine_grid_generator.default": WINDOWS,
     **dict.fromkeys(("aten.im2col.default", "aten.col2im.default", "aten.max_unpool2d.default"), WINDOWS),
     **{name: NORMS for name in CONVERTERS if "norm" in name and name.startswith("aten.linalg")},
     **{name: RECURRENT for name in CONVERTERS if name.startswith(("aten.lstm", "aten.gru", "aten.rnn"))},

@@ -48,6 +48,14 @@ EXCLUDED = {
         ),
         "tests/frontends/tflite/test_updates.py compares them",
     ),
+    **dict.fromkeys(
+        (
+            *("ATAN2", "BITCAST", "DILATE", "REDUCE_WINDOW", "SEGMENT_SUM", "STABLEHLO_AND", "STABLEHLO_GATHER"),
+            *("STABLEHLO_PAD", "STABLEHLO_REDUCE_WINDOW", "STABLEHLO_SCATTER", "STABLEHLO_SHIFT_LEFT"),
+            *(f"STABLEHLO_{name}" for name in ("ADD", "MAXIMUM", "MINIMUM", "MULTIPLY")),
+        ),
+        "tests/frontends/tflite/test_windows.py compares them",
+    ),
     "WHERE": "tests/frontends/tflite/test_data_dependent.py compares it, and what follows it",
     "STABLEHLO_COMPOSITE": "it runs a graph of its own; tests/frontends/tflite/test_state.py compares it",
     "DENSIFY": "its input is always a sparse constant; tests/frontends/tflite/test_sparsity.py compares these",

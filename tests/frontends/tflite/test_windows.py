@@ -78,6 +78,25 @@ def test_reduce_window(dtype, body, case):
     assert_equals_litert(model, [trial], compiled=case == "between")
 
 
+FUNCTIONS = {"ADD": 1, "MUL": 2, "MINIMUM": 3, "MAXIMUM": 4}  # the schema's ReduceWindowFunction
+
+
+@pytest.mark.parametrize("reduction", FUNCTIONS)
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_tflites_own_reduce_window(dtype, reduction):
+    window, strides, dilations = ([1, 2, 3], [1, 2, 1], [1, 1, 2])
+    inputs = [values((3, 5, 7), dtype, -4, 5), np.array(2, dtype)]
+    inputs += [np.array(value, np.int64) for value in (window, strides, dilations)]
+    check(
+        "REDUCE_WINDOW",
+        inputs,
+        [((3, 2, 3), dtype)],
+        {1, 2, 3, 4},
+        quantization=False,
+        reduceFunction=FUNCTIONS[reduction],
+    )
+
+
 def test_a_window_that_a_long_body_combines_is_refused():
     model, _ = with_body(
         "STABLEHLO_REDUCE_WINDOW",

@@ -45,7 +45,9 @@ class OperatorProgram(ProgramImporter):
         super().__init__(program, label, {}, assembly=assembly)
         for node in self.program.graph.nodes:
             if node.op == "call_function" and not self._is_supported(node):
-                raise UnsupportedOperatorError(f"{label}: operator {target_name(node)} is not supported")
+                raise UnsupportedOperatorError(
+                    f"{label}: operator {target_name(node)} is not supported; rewrite this part with others"
+                )
         self._examples = examples
 
     def results(self, operands: Sequence[relax.Expr | None]) -> list[relax.Expr]:
