@@ -40,5 +40,6 @@ def atan2(emit: Emit, y: relax.Expr, x: relax.Expr) -> relax.Expr:
     angle = emit(op.where(emit(op.greater(height, width)), emit(op.subtract(number(math.pi / 2), angle)), angle))
     angle = emit(op.where(negative(x), emit(op.subtract(number(math.pi), angle)), angle))
     angle = emit(op.where(negative(y), emit(op.negative(angle)), angle))
-    defined = emit(op.equal(emit(op.add(height, width)), emit(op.add(height, width))))  # neither is NaN
+    total = emit(op.add(height, width))
+    defined = emit(op.equal(total, total))  # neither is NaN
     return op.astype(emit(op.where(defined, angle, number(math.nan))), "float32")

@@ -97,9 +97,7 @@ def _launch(driver: Any, module: ctypes.c_void_p, source: str, launch: Launch, m
     _check(driver.cuModuleGetFunction(ctypes.byref(function), module, launch.kernel.encode()), launch.kernel)
     if launch.shared > STATIC_SHARED:
         _check(driver.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED, launch.shared), f"memory of {launch.kernel}")
-    signature = re.search(rf"__global__ void [^;{{]*\b{launch.kernel}\(([^)]*)\)", source)
-    assert signature, f"kernel {launch.kernel} is not in the source"
-    types = [parameter.split()[0] for parameter in signature[1].split(",")]
+    types = [parameter.split()[0] for parameter in parameters_of(launch.kernel, source)]
     held = [
         ctypes.c_uint64(memory[argument].address) if argument in memory else SCALARS[kind](_number(argument))
         for kind, argument in zip(types, launch.arguments, strict=True)
@@ -107,6 +105,13 @@ def _launch(driver: Any, module: ctypes.c_void_p, source: str, launch: Launch, m
     pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(value) for value in held))
     code = driver.cuLaunchKernel(function, *launch.grid, *launch.block, launch.shared, None, pointers, None)
     _check(code, f"launching {launch.kernel}")
+
+
+def parameters_of(kernel: str, source: str) -> list[str]:
+    """The parameters of a kernel as its source declares them, types and names."""
+    signature = re.search(rf"__global__ void [^;{{]*\b{kernel}\(([^)]*)\)", source)
+    assert signature, f"kernel {kernel} is not in the source"
+    return [parameter.strip() for parameter in signature[1].split(",")]
 
 
 def _number(text: str) -> int | float:

@@ -101,9 +101,9 @@ def program(source: str, arrays: Sequence[Array], launches: Sequence[Launch], ou
 
 
 def _launch(launch: Launch, kernels: str, arrays: set[str]) -> str:
-    signature = re.search(rf"__global__ void [^;{{]*\b{launch.kernel}\(([^)]*)\)", kernels)
-    assert signature, f"kernel {launch.kernel} is not in the source"
-    types = [re.sub(r"(__restrict__ )?\w+$", "", parameter.strip()) for parameter in signature[1].split(",")]
+    types = [
+        re.sub(r"(__restrict__ )?\w+$", "", parameter) for parameter in device.parameters_of(launch.kernel, kernels)
+    ]
     values = [
         f"({kind})({argument}.data)" if argument in arrays else f"({kind})({argument})"
         for kind, argument in zip(types, launch.arguments, strict=True)

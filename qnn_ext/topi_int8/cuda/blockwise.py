@@ -185,15 +185,15 @@ def _multiply(sch: Schedule, workload: BlockwiseWorkload, pieces: SBlockRV, copy
     itemsize = np.dtype(workload.data_dtype).itemsize
     if _keeps_rows(workload):
         sch.reorder(piece, column, row)
-        thread = _bind(sch, copy, piece)
+        of_x = _bind(sch, copy, piece)
         sch.unroll(column)
     else:
         sch.reorder(column, piece, row)
-        thread = column = _bind(sch, copy, sch.fuse(column, piece))
+        column, of_x = _bind(sch, copy, sch.fuse(column, piece)), row
     sch.compute_at(pieces, row, preserve_unit_loops=True)
     j = sch.get_loops(pieces)[-1]
     _read(sch, pieces, WEIGHT, column, values * WIDTHS[workload.weight_dtype] // 8)
-    _read(sch, pieces, X, thread if _keeps_rows(workload) else row, values * itemsize)
+    _read(sch, pieces, X, of_x, values * itemsize)
     sch.decompose_reduction(pieces, j)
     sch.unroll(j)
 
