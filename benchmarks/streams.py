@@ -1,9 +1,10 @@
 """Requests a second of several engines side by side, against the same arrangement of other runtimes.
 
-    python -m benchmarks.streams MODEL ... [--streams 2] [--rounds 9] [--realtime]
+    python -m benchmarks.streams MODEL ... [--streams 2] [--rounds 9] [--busy 0] [--realtime]
 
 Every stream always has a request. Ours: clones of one engine, of one thread each, which share code and weights; of two
-threads each, more than there are cores; and one stream of all threads. ONNX Runtime and LiteRT: a session for each
+threads each, more than there are cores on two; and one stream of one and of two threads. With `--busy`, so many
+processes that never rest run beside. ONNX Runtime and LiteRT: a session for each
 stream; OpenVINO: one model compiled for throughput, with a request for each stream. Each arrangement runs in its own
 process; they take turns. Memory: the most that is resident while serving, and what of it the model adds.
 """
@@ -11,10 +12,13 @@ process; they take turns. Memory: the most that is resident while serving, and w
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,7 @@ from .turns import Times, take_turns
 from .worker import Task, Worker, WorkerError
 
 OURS = "qnn_ext"
-_SECONDS_PER_TURN = 0.2
+_SECONDS_PER_TURN = 1.0  # long enough for an engine to notice how busy the machine is
 
 
 def open_streams(arrangement: str, path: str, streams: int) -> Runner:
@@ -122,7 +126,7 @@ def rows(model: Model, streams: int, options: argparse.Namespace) -> list[str]:
             f"{OURS}, {count} of {threads}": Task(
                 f"streams:{OURS}:{threads}", compiled.builds[threads].path, count, compiled.inputs
             )
-            for count, threads in ((streams, 1), (streams, 2), (1, 2))
+            for count, threads in ((streams, 1), (streams, 2), (1, 1), (1, 2))
         }
         for peer in PEERS:
             if model.format in peer.formats and not peer.missing:
@@ -130,10 +134,23 @@ def rows(model: Model, streams: int, options: argparse.Namespace) -> list[str]:
                 tasks[name] = Task(f"streams:{peer.key}", str(model.path), streams, compiled.inputs)
         workers = {name: Worker(task, realtime=options.realtime) for name, task in tasks.items()}
         try:
-            return _measured(model, workers, options.rounds)
+            with _busy_processes(options.busy):
+                return _measured(model, workers, options.rounds)
         finally:
             for worker in workers.values():
                 worker.close()
+
+
+@contextmanager
+def _busy_processes(count: int) -> Iterator[None]:
+    """A context in which other processes want cores too."""
+    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def _measured(model: Model, workers: dict[str, Worker], rounds: int) -> list[str]:
@@ -168,8 +185,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--streams", type=int, nargs="+", default=[2])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help="processes that never rest, beside")
     parser.add_argument("--realtime", action="store_true", help="measure with real-time priority (needs root)")
     options = parser.parse_args(arguments)
+    if options.busy and options.realtime:
+        parser.error("--busy with --realtime: real-time priority keeps other processes off the cores")
     print("| model | streams of threads | requests / s | ours / best peer | MB | spread |")
     print("|---|---|---:|---:|---:|---:|")
     for model in find_models(options.models):

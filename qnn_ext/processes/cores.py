@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -37,6 +38,23 @@ def kept_to(cores: Collection[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def idle_seconds(stat: Path = Path("/proc/stat")) -> float | None:
+    """How long the cores that this process may run on had nothing to do, or ran niced processes only: all together,
+    since the system started. None where the system does not say (Linux does). The error is a clock tick of each core,
+    10 ms on most systems."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = os.sched_getaffinity(0)
+    try:
+        lines = stat.read_text(encoding="ascii").splitlines()
+        rows = [line.split() for line in lines if re.match(r"cpu\d", line)]
+        # columns: user, nice, system, idle, waiting for a disk
+        ticks = sum(int(row[2]) + int(row[4]) + int(row[5]) for row in rows if int(row[0][3:]) in cores)
+    except (OSError, ValueError, IndexError):
+        return None
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def default_threads() -> int:

@@ -1,4 +1,4 @@
-"""How many threads a process uses where its control group is limited."""
+"""How many threads a process uses where its control group is limited, and how long its cores were idle."""
 
 import os
 
@@ -53,3 +53,32 @@ def test_threads_keep_to_the_quota(monkeypatch, limit, threads):
     monkeypatch.setattr(cores, "quota", lambda: limit)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
     assert cores.default_threads() == threads
+
+
+STAT = """\
+cpu  1000 200 300 4000 50 0 6 7 0 0
+cpu0 400 30 100 1000 20 0 3 3 0 0
+cpu1 300 100 100 1500 20 0 3 3 0 0
+cpu2 300 70 100 1500 10 0 0 1 0 0
+intr 8316553 0 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="affinity is a Linux thing")
+def test_idle_time_is_that_of_the_allowed_cores(tmp_path, monkeypatch):
+    """With niced processes and waiting for a disk."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
+    monkeypatch.setattr(os, "sysconf", lambda name: 100)
+    path = tmp_path / "stat"
+    path.write_text(STAT)
+    assert cores.idle_seconds(path) == (30 + 1000 + 20 + 70 + 1500 + 10) / 100
+
+
+@pytest.mark.parametrize("text", [None, "cpu0 400 30\n", "cpu0 a b c d e\n", "cpux 1 2 3 4 5\ncpu0 1 x 1 1 1\n"])
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="affinity is a Linux thing")
+def test_idle_time_that_is_not_told(tmp_path, monkeypatch, text):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    path = tmp_path / "stat"
+    if text is not None:
+        path.write_text(text)
+    assert cores.idle_seconds(path) is None
