@@ -2,21 +2,24 @@
 
     python -m benchmarks.accuracy [--networks text regions ...] [--min-sqnr 30] [--folder FOLDER] [--markdown FILE]
 
-The networks are those of `standins`; with a folder, those trained earlier are taken from there. All tools calibrate on
-the same 32 samples. SQNR is that of the worst output on 64 others, against the float network, and the score is what the
-network is for. Ours: the default configuration, then `control_accuracy` for the SQNR required, which is measured on the
-calibration samples; both run as compiled integers. ONNX Runtime: the best of QDQ with three calibrators, per channel
-and per tensor, computed as on CPUs where its kernels do not saturate.
+The networks are those of `standins`; with a folder, those trained earlier are taken from there, and the rows of those
+measured earlier, so that an interrupted run goes on where it was. All tools calibrate on the same 32 samples. SQNR is
+that of the worst output on 64 others, against the float network, and the score is what the network is for. Ours: the
+default configuration, then `control_accuracy` for the SQNR required, which is measured on the calibration samples; both
+run as compiled integers. ONNX Runtime: the best of QDQ with three calibrators, per channel and per tensor, computed as
+on CPUs where its kernels do not saturate.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -59,8 +62,10 @@ def worst_sqnr(exact: Sequence[Sequence[np.ndarray]], found: Sequence[Sequence[n
     return min(meter.result.sqnr for meter in meters)
 
 
-def measure(stand_in: StandIn, min_sqnr: float, methods: Sequence[str] = METHODS) -> Iterator[Row]:
-    """The rows of one network."""
+def measure(
+    stand_in: StandIn, min_sqnr: float, methods: Sequence[str] = METHODS, work: Path | None = None
+) -> Iterator[Row]:
+    """The rows of one network, each as soon as it is measured. work: where `control_accuracy` keeps what it measures"""
     exact = _outputs(in_onnxruntime(stand_in.path), stand_in)
 
     def row(tool: str, setting: str, run: Run, share: float | None, started: float) -> Row:
@@ -75,6 +80,7 @@ def measure(stand_in: StandIn, min_sqnr: float, methods: Sequence[str] = METHODS
         (row("ONNX Runtime", setting, run, None, started) for setting, run in by_onnxruntime(stand_in, methods)),
         key=lambda one: one.sqnr,
     )
+    _say(f"{stand_in.name}: qnn_ext")
     module = qnn_ext.from_onnx(stand_in.path)
     started = time.perf_counter()
     plain = quantize(module, dataset=stand_in.calibration, config=QConfig())
@@ -83,13 +89,33 @@ def measure(stand_in: StandIn, min_sqnr: float, methods: Sequence[str] = METHODS
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", QuantizationWarning)
-            found_ours = control_accuracy(module, dataset=stand_in.calibration, min_sqnr=min_sqnr)
+            found_ours = control_accuracy(module, dataset=stand_in.calibration, min_sqnr=min_sqnr, work=work)
     except AccuracyError as error:
         yield Row(stand_in.name, "qnn_ext", str(error), float("nan"), None, "", time.perf_counter() - started)
         return
     result, chosen = found_ours.stages.result, found_ours.report.chosen
     setting = f"{min_sqnr:g} dB: {chosen.setting if chosen else ''}"
     yield row("qnn_ext", setting, compiled(result), coverage(result).share_in_8_bits, started)
+
+
+def rows_of(name: str, folder: Path, min_sqnr: float) -> Iterator[Row]:
+    """The rows of the network of this name, measured now unless the folder has them."""
+    kept = folder / f"{name}.{min_sqnr:g}.json"
+    if kept.exists():
+        yield from (Row(**row) for row in json.loads(kept.read_text()))
+        return
+    _say(f"{name}: training")
+    stand_in = make(name, folder)
+    rows = []
+    for row in measure(stand_in, min_sqnr, work=folder / f"{name}.search"):
+        rows.append(asdict(row))
+        yield row
+    write_text(kept, json.dumps(rows))
+
+
+def _say(text: str) -> None:
+    """What is being done, apart from the table."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _outputs(run: Run, stand_in: StandIn) -> list[Sequence[np.ndarray]]:
@@ -118,9 +144,11 @@ def by_onnxruntime(stand_in: StandIn, methods: Sequence[str]) -> Iterator[tuple[
             for per_channel in (True, False):
                 feeds = [{"x": sample[None]} for sample in stand_in.calibration]
                 kind = getattr(CalibrationMethod, method)
+                setting = f"{method}, per {'channel' if per_channel else 'tensor'}"
+                _say(f"{stand_in.name}: ONNX Runtime, {setting}")
                 target = Path(folder) / "quantized.onnx"
                 onnxruntime_static.quantized(prepared, target, feeds, method=kind, per_channel=per_channel)
-                yield f"{method}, per {'channel' if per_channel else 'tensor'}", in_onnxruntime(target)
+                yield setting, in_onnxruntime(target)
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -142,7 +170,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--min-sqnr", type=float, default=30.0)
-    parser.add_argument("--folder", type=Path, help="where trained networks are kept")
+    parser.add_argument("--folder", type=Path, help="where trained networks and their rows are kept")
     parser.add_argument("--markdown", type=Path, help="also write the table to this file")
     options = parser.parse_args()
     rows: list[Row] = []
@@ -150,7 +178,7 @@ def main() -> None:
         folder = options.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
         for name in options.networks:
-            for row in measure(make(name, folder), options.min_sqnr):
+            for row in rows_of(name, folder, options.min_sqnr):
                 rows.append(row)
                 print(markdown([row]).splitlines()[-1], flush=True)
     if options.markdown:
