@@ -60,6 +60,7 @@ def evaluate(
 def _constant_node(operator: Operator) -> np.ndarray:
     for name, dtype in (
         ("value", None),
+        ("sparse_value", None),
         ("value_float", np.float32),
         ("value_floats", np.float32),
         ("value_int", np.int64),
@@ -67,7 +68,7 @@ def _constant_node(operator: Operator) -> np.ndarray:
     ):
         if name in operator.attributes:
             return np.asarray(operator.attributes[name], dtype)
-    raise UnsupportedOperatorError("a constant must be a dense tensor of numbers")
+    raise UnsupportedOperatorError("a constant must be a tensor of numbers")
 
 
 def narrow_constant(operator: Operator) -> str:

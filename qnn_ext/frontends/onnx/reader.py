@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +17,9 @@ import numpy as np
 
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ...files.reading import read_bytes
-from ...limits import check
 from .external import ExternalData
-from .tensors import DTYPES, NARROW, dtype_name, read_tensor
+from .functions import inlined
+from .tensors import DTYPES, NARROW, dtype_name, read_sparse, read_tensor
 
 _LOWEST_IR_VERSION = 3
 
@@ -133,15 +133,7 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
             raise ModelFormatError(
                 f"the operator set of domain {domain or 'ai.onnx'} has the invalid version {version}"
             )
-    if proto.functions:
-        from onnx import inliner
-
-        _check_inlining(proto)
-        try:
-            proto = inliner.inline_local_functions(proto)
-        except Exception as error:
-            raise ModelFormatError(f"the model's own functions cannot be inlined: {error}") from error
-    graph = proto.graph
+    graph = inlined(proto).graph
     _check_names([value.name for value in (*graph.input, *graph.output)])
     body = read_subgraph(graph, external)
     return Model(
@@ -155,44 +147,11 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
     )
 
 
-def _check_inlining(proto: Any) -> None:
-    """Raises LimitError when inlining nested functions would produce too many nodes or too many bytes: every call
-    copies their weights."""
-    functions = {(function.domain, function.name): function for function in proto.functions}
-    sizes: dict[Any, int] = {}  # nodes of a function including all it calls; 0 while being counted
-    weights: dict[Any, int] = {}  # likewise its bytes
-    pending: list[Any] = [*functions]
-    while pending:
-        name = pending[-1]
-        nodes = [node for node in _nodes(functions[name].node)]
-        calls = [(node.domain, node.op_type) for node in nodes if (node.domain, node.op_type) in functions]
-        missing = [called for called in calls if called not in sizes]
-        if missing and name not in sizes:
-            sizes[name] = 0
-            pending += dict.fromkeys(missing)
-            continue
-        pending.pop()
-        sizes[name] = min(len(nodes) + sum(sizes.get(called, 0) for called in calls), 1 << 60)
-        weights[name] = min(functions[name].ByteSize() + sum(weights.get(called, 0) for called in calls), 1 << 60)
-    main = [(node.domain, node.op_type) for node in _nodes(proto.graph.node)]
-    check("expressions", len(main) + sum(sizes.get(called, 0) for called in main), "the model with its functions")
-    check("memory", sum(weights.get(called, 0) for called in main), "the model with its functions")
-
-
-def _nodes(nodes: Iterable[Any]) -> Iterator[Any]:
-    """The nodes, including those of their subgraphs."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            yield from _nodes(attribute.g.node)
-
-
 def read_subgraph(graph: Any, external: ExternalData | None) -> Subgraph:
     """Constants and nodes of a GraphProto."""
-    if graph.sparse_initializer:
-        raise UnsupportedOperatorError("sparse initializers are not supported; store the weights densely")
-    _check_names([tensor.name for tensor in graph.initializer])
+    _check_names([tensor.name for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer))])
     constants = {tensor.name: read_tensor(tensor, external) for tensor in graph.initializer}
+    constants |= {sparse.values.name: read_sparse(sparse, external) for sparse in graph.sparse_initializer}
     return Subgraph(
         operators=tuple(_read_operator(node, index, external) for index, node in enumerate(graph.node)),
         constants=constants,
@@ -248,6 +207,7 @@ def _read_attribute(attribute: Any, external: ExternalData | None) -> Any:
         7: lambda: [int(value) for value in attribute.ints],
         8: lambda: [_text(value) for value in attribute.strings],
         9: lambda: [read_tensor(value, external) for value in attribute.tensors],
+        11: lambda: read_sparse(attribute.sparse_tensor, external),
     }
     if kind not in readers:
         raise UnsupportedOperatorError(f"attributes of kind {kind} are not supported")

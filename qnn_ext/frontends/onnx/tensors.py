@@ -91,6 +91,30 @@ def read_tensor(proto: Any, external: ExternalData | None) -> np.ndarray:
     return values.reshape(shape)
 
 
+def read_sparse(proto: Any, external: ExternalData | None) -> np.ndarray:
+    """The value of a SparseTensorProto as a dense array. Raises as `read_tensor` does."""
+    label, shape = f"sparse tensor '{proto.values.name}'", tuple(proto.dims)
+    values, indices = read_tensor(proto.values, external), read_tensor(proto.indices, external)
+    if proto.values.data_type in NARROW:
+        raise UnsupportedOperatorError(f"{label}: {NARROW[proto.values.data_type]} is not supported; store it densely")
+    if any(dim < 0 for dim in shape):
+        raise ModelFormatError(f"{label} has shape {shape}: the file is damaged")
+    count = math.prod(check_elements(shape, label))
+    if indices.shape == (*values.shape, len(shape)):  # a row for each value
+        inside = ((indices >= 0) & (indices < np.asarray(shape))).all()
+        indices = np.ravel_multi_index(tuple(indices.T), shape) if inside and count else np.full(values.shape, count)
+    if values.ndim != 1 or indices.shape != values.shape or indices.dtype != np.int64:
+        raise ModelFormatError(
+            f"{label} of shape {shape} has values of shape {values.shape} and indices {indices.dtype} of shape "
+            f"{indices.shape}: the file is damaged"
+        )
+    if ((indices < 0) | (indices >= count)).any():
+        raise ModelFormatError(f"{label} has an index outside of its shape {shape}: the file is damaged")
+    dense = np.zeros(count, values.dtype)
+    dense[indices] = values
+    return dense.reshape(shape)
+
+
 def _from_bytes(raw: bytes, code: int, count: int, label: str) -> np.ndarray:
     if code in NARROW:
         return _unpack(np.frombuffer(raw, np.uint8), code, count)

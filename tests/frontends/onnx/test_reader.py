@@ -10,7 +10,7 @@ from qnn_ext import ModelFormatError, QnnError, UnsupportedOperatorError
 from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.frontends.onnx.reader import read_model
 
-from .graphs import model, node, onnx, value
+from .graphs import interpret, model, node, onnx, run_ort, value
 
 Proto = onnx.TensorProto
 
@@ -87,6 +87,86 @@ def test_local_functions_are_inlined():
     proto.functions.append(onnx.helper.make_function("mine", "Twice", ["a"], ["b"], body, opsets))
     proto.opset_import.append(onnx.helper.make_opsetid("mine", 1))
     assert [operator.op_type for operator in read_model(proto).operators] == ["Add"]
+
+
+def calls(own, *nodes):
+    """The graph made of these nodes, with functions of the domain "mine" put in their place."""
+    proto = model(nodes, [value("x", [2])], [value("y", [2])])
+    proto.functions.extend(own)
+    proto.opset_import.append(onnx.helper.make_opsetid("mine", 1))
+    return read_model(proto).operators
+
+
+def leaky(name, slope, caller=None):
+    """A function of an attribute with a default: LeakyRelu, or another function that has an attribute "slope"."""
+    body = node(caller or "LeakyRelu", ["a"], ["b"], domain="mine" if caller else "")
+    body.attribute.append(onnx.AttributeProto(name="slope" if caller else "alpha", type=1, ref_attr_name="slope"))
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("mine", 1)]
+    defaults = [onnx.helper.make_attribute("slope", slope)]
+    return onnx.helper.make_function("mine", name, ["a"], ["b"], [body], opsets, attribute_protos=defaults)
+
+
+def test_local_functions_have_defaults():
+    own = [leaky("Leaky", 0.25), leaky("Outer", 0.75, "Leaky")]
+    found = calls(
+        own,
+        node("Leaky", ["x"], ["m"], domain="mine"),
+        node("Leaky", ["m"], ["n"], domain="mine", slope=0.5),
+        node("Outer", ["n"], ["y"], domain="mine"),
+    )
+    assert [operator.op_type for operator in found] == ["LeakyRelu"] * 3
+    assert [operator.attributes["alpha"] for operator in found] == [0.25, 0.5, 0.75]
+
+
+# ---- sparse tensors -----------------------------------------------------------------------------------------------
+
+
+def sparse(values, indices, shape):
+    """A SparseTensorProto named "c"."""
+    return onnx.helper.make_sparse_tensor(
+        onnx.numpy_helper.from_array(np.asarray(values), "c"), onnx.numpy_helper.from_array(np.asarray(indices)), shape
+    )
+
+
+def with_sparse(tensor, attribute):
+    """A model of x + c, with the tensor in an attribute of a node or as an initializer."""
+    nodes = [node("Constant", [], ["c"], sparse_value=tensor)] if attribute else []
+    proto = model([*nodes, node("Add", ["x", "c"], ["y"])], [value("x", [3, 4])], [value("y", [3, 4])])
+    if not attribute:
+        proto.graph.sparse_initializer.append(tensor)
+    return proto
+
+
+@pytest.mark.parametrize("attribute", [True, False])
+@pytest.mark.parametrize("indices", [[1, 11], [[0, 1], [2, 3]]])
+def test_sparse_tensors_become_dense(indices, attribute, rng):
+    x = rng.standard_normal((3, 4)).astype(np.float32)
+    proto = with_sparse(sparse(np.asarray([2, -1], np.float32), indices, [3, 4]), attribute)
+    expected = x.copy()
+    expected[[0, 2], [1, 3]] += np.asarray([2, -1], np.float32)
+    np.testing.assert_array_equal(interpret(proto, {"x": x})[0], expected)
+    np.testing.assert_array_equal(run_ort(proto, {"x": x})[0], expected)
+
+
+@pytest.mark.parametrize(
+    "values, indices, shape",
+    [
+        ([1.0], [12], [3, 4]),
+        ([1.0], [-1], [3, 4]),
+        ([1.0], [[0, 4]], [3, 4]),
+        ([1.0], [[0, 0]], [0, 4]),
+        ([1.0], [0, 1], [3, 4]),
+        ([1.0], [[0, 1, 2]], [3, 4]),
+        ([[1.0]], [[0]], [3, 4]),
+        ([1.0], [0.5], [3, 4]),
+        ([1.0], [0], [3, -4]),
+    ],
+)
+def test_sparse_tensors_that_are_damaged(values, indices, shape):
+    tensor = sparse(np.asarray(values, np.float32), indices, [3, 4])
+    tensor.dims[:] = shape
+    with pytest.raises(ModelFormatError, match="damaged"):
+        read_model(with_sparse(tensor, False))
 
 
 # ---- what is no model ---------------------------------------------------------------------------------------------

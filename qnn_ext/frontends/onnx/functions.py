@@ -1,0 +1,75 @@
+"""A model's own functions, put in place of the nodes that call them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...errors import ModelFormatError
+from ...limits import check
+
+
+def inlined(proto: Any) -> Any:
+    """The ModelProto without functions. Raises LimitError where that would be too large, ModelFormatError."""
+    from onnx import inliner
+
+    if not proto.functions:
+        return proto
+    _check_size(proto)
+    try:
+        return inliner.inline_local_functions(_with_defaults(proto))
+    except Exception as error:
+        raise ModelFormatError(f"the model's own functions cannot be inlined: {error}") from error
+
+
+def _with_defaults(proto: Any) -> Any:
+    """The model with each call giving all attributes of its function: ONNX's inliner leaves out defaults."""
+    if not any(function.attribute_proto for function in proto.functions):
+        return proto
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    defaults = {_called(function.domain, function.name, function): function for function in copy.functions}
+    for nodes in (copy.graph.node, *(function.node for function in copy.functions)):
+        for node in every(nodes):
+            function = defaults.get(_called(node.domain, node.op_type, node))
+            given = {attribute.name for attribute in node.attribute}
+            if function is not None:
+                node.attribute.extend(value for value in function.attribute_proto if value.name not in given)
+    return copy
+
+
+def _called(domain: str, name: str, proto: Any) -> tuple[str, str, str]:
+    """What tells functions apart."""
+    return domain, name, getattr(proto, "overload", "")
+
+
+def _check_size(proto: Any) -> None:
+    """Raises LimitError when inlining nested functions would produce too many nodes or too many bytes: every call
+    copies their weights."""
+    functions = {(function.domain, function.name): function for function in proto.functions}
+    sizes: dict[Any, int] = {}  # nodes of a function including all it calls; 0 while being counted
+    weights: dict[Any, int] = {}  # likewise its bytes
+    pending: list[Any] = [*functions]
+    while pending:
+        name = pending[-1]
+        nodes = [node for node in every(functions[name].node)]
+        calls = [(node.domain, node.op_type) for node in nodes if (node.domain, node.op_type) in functions]
+        missing = [called for called in calls if called not in sizes]
+        if missing and name not in sizes:
+            sizes[name] = 0
+            pending += dict.fromkeys(missing)
+            continue
+        pending.pop()
+        sizes[name] = min(len(nodes) + sum(sizes.get(called, 0) for called in calls), 1 << 60)
+        weights[name] = min(functions[name].ByteSize() + sum(weights.get(called, 0) for called in calls), 1 << 60)
+    main = [(node.domain, node.op_type) for node in every(proto.graph.node)]
+    check("expressions", len(main) + sum(sizes.get(called, 0) for called in main), "the model with its functions")
+    check("memory", sum(weights.get(called, 0) for called in main), "the model with its functions")
+
+
+def every(nodes: Iterable[Any]) -> Iterator[Any]:
+    """The nodes, including those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            yield from every(attribute.g.node)
