@@ -185,7 +185,7 @@ class _Affine:
         if constant_value(weight) is None or str(weight.ty.dtype) != "float32" or len(shape_of(weight)) < 2:
             return None
         shape = shape_of(self._bindings[index].var)
-        axis = _output_axis(call, len(shape))
+        axis = output_axis(call, len(shape))
         found = _Linear(np.ones(1), np.zeros(1), index, [])
         while (step := self._step(found.end, shape, axis)) is not None:
             name, values, reader = step
@@ -245,13 +245,13 @@ class _Affine:
         result = emit_named(self._new.builder, call, binding.var.name)
         if linear.steps and not (linear.offset == 0).all():
             shape = [1] * len(shape_of(binding.var))
-            shape[_output_axis(call, len(shape))] = linear.offset.size
+            shape[output_axis(call, len(shape))] = linear.offset.size
             offset = constant(linear.offset.astype(np.float32).reshape(shape))
             result = emit_named(self._new.builder, relax.op.add(result, offset), last.var.name)
         self._new.environment[last.var] = result
 
 
-def _output_axis(call: relax.Call, ndim: int) -> int:
+def output_axis(call: relax.Call, ndim: int) -> int:
     """The axis of the output channels in a product's result of `ndim` dimensions."""
     layout = getattr(call.attrs, "data_layout", None)
     return ndim - 1 if layout is None else str(layout).index("C")
