@@ -456,12 +456,12 @@ def _where_true(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
 @_rule("qnn.non_max_suppression")
 def _suppress(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     """NaN is no score: no threshold is below it."""
-    boxes, scores = call.args
+    boxes, scores, overlap = call.args
     if 0 in sizes.of(scores) or 1 in sizes.of(boxes):
         raise sizes.refused(call)
     if sizes.of(boxes) and not (sizes.of(scores) and sizes.of(scores)[1].same(sizes.of(boxes)[0])):
         raise sizes.refused(call)
-    return relax.Call(call.op, [boxes, sizes.filled(scores, np.nan)], call.attrs, call.ty_args), {}
+    return relax.Call(call.op, [boxes, sizes.filled(scores, np.nan), overlap], call.attrs, call.ty_args), {}
 
 
 # ---- products ----------------------------------------------------------------------------------------------------

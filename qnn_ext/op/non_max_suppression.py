@@ -6,20 +6,23 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
-from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
+from .base import Shape, TensorInfo, check_dtype, check_rank, constant, define, export_to_script
 from .traits import Data, Kind, Traits
 
 
 def _infer(
-    boxes: TensorInfo, scores: TensorInfo, *, max_boxes: int, score_threshold: float, iou_threshold: float
+    boxes: TensorInfo, scores: TensorInfo, iou_threshold: TensorInfo, *, max_boxes: int, score_threshold: float
 ) -> tuple[Shape, str]:
-    for info in (boxes, scores):
+    for info, rank in ((boxes, 2), (scores, 2), (iou_threshold, 1)):
         check_dtype(info, "float32")
-        check_rank(info, 2)
+        check_rank(info, rank)
     if boxes.shape[1] != 4 or scores.shape[1] != boxes.shape[0]:
         raise ShapeError(f"shapes must be boxes (N, 4) and scores (classes, N), found {boxes.shape} and {scores.shape}")
-    if max_boxes < 1 or not 0 <= iou_threshold <= 1:
-        raise ShapeError(f"max_boxes must be positive and iou_threshold in [0, 1], found {max_boxes}, {iou_threshold}")
+    if max_boxes < 1 or iou_threshold.shape != (1,):
+        raise ShapeError(
+            f"max_boxes must be positive and iou_threshold one number, found {max_boxes} and shape "
+            f"{iou_threshold.shape}"
+        )
     return (scores.shape[0], max_boxes), "int32"
 
 
@@ -37,7 +40,7 @@ def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _reference(
-    boxes: np.ndarray, scores: np.ndarray, *, max_boxes: int, score_threshold: float, iou_threshold: float
+    boxes: np.ndarray, scores: np.ndarray, iou_threshold: np.ndarray, *, max_boxes: int, score_threshold: float
 ) -> np.ndarray:
     result = np.full((scores.shape[0], max_boxes), -1, np.int32)
     for row, class_scores in zip(result, scores, strict=True):
@@ -48,39 +51,44 @@ def _reference(
                 break
             row[slot] = order[0]
             overlap = overlaps(boxes[order[0]], boxes[order[1:]])
-            order = order[1:][~(overlap > np.float32(iou_threshold))]
+            order = order[1:][~(overlap > iou_threshold)]
     return result
 
 
 NON_MAX_SUPPRESSION = define(
     "non_max_suppression",
-    "boxes scores",
+    "boxes scores iou_threshold",
     _infer,
     _reference,
-    Traits(Kind.SEARCH, data=(Data("boxes"), Data("scores"))),
+    Traits(Kind.SEARCH, data=(Data("boxes"), Data("scores")), others=("iou_threshold",)),
     "the best boxes that do not overlap",
 )
 
 
 def non_max_suppression(
-    boxes: relax.Expr, scores: relax.Expr, max_boxes: int, score_threshold: float, iou_threshold: float
+    boxes: relax.Expr,
+    scores: relax.Expr,
+    iou_threshold: float | relax.Expr,
+    max_boxes: int,
+    score_threshold: float,
 ) -> relax.Call:
     """indices[c, k]: index of the k-th box of class c, −1 if there are no more; (classes, max_boxes) int32.
 
     boxes:  (N, 4) float32: ymin, xmin, ymax, xmax; scores: (classes, N) float32
-    max_boxes: how many boxes a class may have; score_threshold: lowest score; iou_threshold: largest overlap, in [0, 1]
+    iou_threshold: largest overlap: a number in [0, 1], or (1,) float32
+    max_boxes: how many boxes a class may have; score_threshold: lowest score
 
     Greedy: of the boxes with a score of at least score_threshold, the best is taken (the first if scores are equal),
     then all boxes whose intersection with it is more than iou_threshold of their union are dropped, and so on. Areas
     and ratio are float32, each operation rounded separately. Raises ShapeError.
     Source: TFLite NonMaxSuppressionSingleClassHelper.
     """
+    if not isinstance(iou_threshold, relax.Expr):
+        if not 0 <= iou_threshold <= 1:
+            raise ShapeError(f"iou_threshold must be in [0, 1], found {iou_threshold}")
+        iou_threshold = constant(np.asarray([iou_threshold], np.float32))
     return NON_MAX_SUPPRESSION.call(
-        boxes,
-        scores,
-        max_boxes=int(max_boxes),
-        score_threshold=float(score_threshold),
-        iou_threshold=float(iou_threshold),
+        boxes, scores, iou_threshold, max_boxes=int(max_boxes), score_threshold=float(score_threshold)
     )
 
 

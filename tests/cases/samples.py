@@ -125,8 +125,8 @@ SAMPLES = {
         lambda x: op.layer_norm(x, ZEROS.astype(np.int16), ZEROS, np.float32(0.1)),
     ),
     "non_max_suppression": (
-        [("boxes", (9, 4), "float32"), ("scores", (3, 9), "float32")],
-        lambda x, y: op.non_max_suppression(x, y, 4, 0.25, 0.5),
+        [("boxes", (9, 4), "float32"), ("scores", (3, 9), "float32"), ("iou_threshold", (1,), "float32")],
+        lambda x, y, overlap: op.non_max_suppression(x, y, overlap, 4, 0.25),
     ),
     "bitcast": ([("data", (2, 3), "float32")], lambda x: op.bitcast(x, "int32")),
     "true_positions": ([("mask", (9,), "bool")], lambda x: op.true_positions(x)),

@@ -9,9 +9,10 @@ from qnn_ext.op import non_max_suppression
 from qnn_ext.op.non_max_suppression import NON_MAX_SUPPRESSION
 
 
-def suppress(boxes, scores, **attributes):
+def suppress(boxes, scores, iou_threshold, **attributes):
+    scores = np.asarray(scores, "float32").reshape(-1, len(boxes))
     return NON_MAX_SUPPRESSION.reference(
-        np.asarray(boxes, "float32"), np.asarray(scores, "float32").reshape(-1, len(boxes)), **attributes
+        np.asarray(boxes, "float32"), scores, np.asarray([iou_threshold], "float32"), **attributes
     )
 
 
@@ -60,6 +61,6 @@ def test_boxes_without_area_overlap_nothing():
 def test_type_rule():
     boxes, scores = (relax.Var("x", relax.TensorType(shape, "float32")) for shape in ((5, 4), (2, 6)))
     with pytest.raises(ShapeError, match="shapes must be boxes"):
-        non_max_suppression(boxes, scores, 3, 0.1, 0.5)
+        non_max_suppression(boxes, scores, 0.5, 3, 0.1)
     with pytest.raises(ShapeError, match="iou_threshold"):
-        non_max_suppression(boxes, relax.Var("x", relax.TensorType((2, 5), "float32")), 3, 0.1, -0.1)
+        non_max_suppression(boxes, relax.Var("x", relax.TensorType((2, 5), "float32")), -0.1, 3, 0.1)

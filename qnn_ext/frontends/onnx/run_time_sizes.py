@@ -28,7 +28,7 @@ _CARRYING = """
     Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum
     ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu RoiAlign Round
     ScatterElements ScatterND Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan
-    Tanh Transpose Unsqueeze Where Xor
+    Tanh Transpose Unique Unsqueeze Where Xor
 """
 _COUNTERPARTS = Counterparts(_CARRYING)
 _converter = _COUNTERPARTS.of

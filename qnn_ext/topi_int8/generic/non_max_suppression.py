@@ -23,33 +23,35 @@ def _non_max_suppression(
     shape: tuple[int, ...],
     boxes: Operand,
     scores: Operand,
+    iou_threshold: Operand,
     *,
     max_boxes: int,
     score_threshold: float,
-    iou_threshold: float,
 ) -> te.Tensor:
     """Classes run in parallel. Each keeps a list of the boxes that are left and takes the best of them `max_boxes`
     times: no sorting, and no work once none is left."""
     tensors = [
-        operand.tensor if operand.tensor is not None else constants.add(operand.value) for operand in (boxes, scores)
+        operand.tensor if operand.tensor is not None else constants.add(operand.value)
+        for operand in (boxes, scores, iou_threshold)
     ]
-    limits = [tirx.const(float(np.float32(value)), "float32") for value in (score_threshold, iou_threshold)]
+    least = tirx.const(float(np.float32(score_threshold)), "float32")
 
     def body(ins: list[Any], outs: list[Any]) -> Any:
         with IRBuilder() as builder, T.parallel(0, shape[0]) as row:
-            _one_class(row, T.buffer_proxy(ins[0]), T.buffer_proxy(ins[1]), T.buffer_proxy(outs[0]), limits)
+            overlap = T.buffer_proxy(ins[2])[0]
+            _one_class(row, T.buffer_proxy(ins[0]), T.buffer_proxy(ins[1]), T.buffer_proxy(outs[0]), least, overlap)
         return builder.get()
 
     return nest(shape, tensors, body, dtype="int32", name="non_max_suppression")
 
 
-def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, limits: list[Expr]) -> None:
+def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overlap: Expr) -> None:
     """out[row, :] for one class."""
     count, slots = int(boxes.shape[0]), int(out.shape[1])
     left = T.buffer_proxy(T.decl_buffer([count], "int32", scope="global"))  # in ascending order
     length, kept, best = (T.buffer_proxy(T.decl_buffer([1], "int32", scope="local")) for _ in range(3))
     length[0] = tirx.const(0, "int32")
-    with T.serial(0, count) as i, T.If(scores[row, i] >= limits[0]), T.Then():
+    with T.serial(0, count) as i, T.If(scores[row, i] >= least), T.Then():
         left[length[0]] = i
         length[0] = length[0] + 1
     with T.serial(0, slots) as slot:
@@ -61,7 +63,7 @@ def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, limits: list[Expr])
             out[row, slot] = best[0]
             kept[0] = tirx.const(0, "int32")
             with T.serial(0, length[0]) as i:
-                stays = tirx.Not(_overlap(boxes, best[0], left[i]) > limits[1])
+                stays = tirx.Not(_overlap(boxes, best[0], left[i]) > overlap)
                 with T.If(tirx.all(left[i] != best[0], stays)), T.Then():
                     left[kept[0]] = left[i]
                     kept[0] = kept[0] + 1

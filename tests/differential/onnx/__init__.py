@@ -42,7 +42,7 @@ CACHED = (
 PACKED = "tests/frontends/onnx/test_microsoft_nbits.py compares it with ONNX Runtime"
 DEPENDENT = "tests/frontends/onnx/test_data_dependent.py compares it, and what follows it, with ONNX Runtime"
 EXCLUDED = {
-    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero"), DEPENDENT),
+    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), DEPENDENT),
     **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "TensorScatter"), CACHED),
     "GatherBlockQuantized": PACKED,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),

@@ -96,17 +96,75 @@ def test_limits_of_suppression(constants, rng):
     check(suppression(constants), {"boxes": boxes_of(rng, 2, 20), "scores": scores})
 
 
-@pytest.mark.parametrize("name", ["most", "iou", "least"])
-def test_limits_known_only_at_run_time_are_refused(name, rng):
-    constants = {"most": I64([5]), "iou": F32([0.4]), "least": F32([0.5])}
-    dtype = constants.pop(name).dtype
+def suppression_with(*computed, shape=(1,)):
+    """A suppression whose limits of these names are inputs."""
+    constants = {"most": I64([3]), "iou": F32([0.4]), "least": F32([0.5])}
+    limits = [value(name, shape, constants.pop(name).dtype) for name in computed]
     names = ["boxes", "scores", "most", "iou", "least"]
-    inputs = [value("boxes", (1, 4, 4)), value("scores", (1, 1, 4)), value(name, (1,), dtype)]
-    proto = model([node("NonMaxSuppression", names, ["kept"])], inputs, [value("kept", None, I64)], constants)
-    with pytest.raises(UnsupportedOperatorError, match="computed at run time; it must be constant"):
-        qnn_ext.from_onnx(proto)
-    given = {"most": [5], "iou": [0.4], "least": [0.5]}
-    assert qnn_ext.from_onnx(proto, constants={name: given[name]}).outputs[0].bounded == (0,)
+    inputs = [value("boxes", (2, 12, 4)), value("scores", (2, 3, 12)), *limits]
+    return model([node("NonMaxSuppression", names, ["kept"])], inputs, [value("kept", None, I64)], constants)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+@pytest.mark.parametrize("computed", [["most"], ["iou"], ["least"], ["most", "iou", "least"]])
+def test_limits_known_only_at_run_time(computed, shape, rng):
+    scores = scores_of(rng, 2, 3, 12)
+    scores[0, 0, :2] = np.nan, -np.inf
+    feeds = [
+        {"most": 2, "iou": 0.4, "least": 0.25},
+        {"most": 2**40, "iou": 0.0, "least": -np.inf},
+        {"most": 0, "iou": 1.0, "least": np.nan},
+        {"most": -1, "iou": 0.1, "least": np.inf},
+        {"most": 4, "iou": 0.9, "least": 0.5},
+    ]
+    dtypes = {"most": np.int64, "iou": F32, "least": F32}
+    drawn = [{name: np.full(shape, feed[name], dtypes[name]) for name in computed} for feed in feeds]
+    proto = suppression_with(*computed, shape=shape)
+    check(proto, *({"boxes": boxes_of(rng, 2, 12), "scores": scores, **limits} for limits in drawn))
+
+
+@pytest.mark.parametrize("overlap", [-0.1, 1.5, np.nan])
+def test_overlaps_that_are_none(overlap, rng):
+    """ONNX Runtime refuses them, too."""
+    module = qnn_ext.from_onnx(suppression_with("iou"))
+    feed = {"boxes": boxes_of(rng, 2, 12), "scores": scores_of(rng, 2, 3, 12), "iou": F32([overlap])}
+    for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        with pytest.raises(qnn_ext.InputError, match="iou_threshold"):
+            runner.run(feed)
+
+
+# ---- distinct elements -------------------------------------------------------------------------------------------
+
+
+def distinct(shape, dtype, nodes=(), data="x", **attributes):
+    outputs = ["values", "first", "inverse", "counts"]
+    results = [value(name, None, dtype if name == "values" else np.int64) for name in outputs]
+    return model([*nodes, node("Unique", [data], outputs, **attributes)], [value("x", shape, dtype)], results)
+
+
+@pytest.mark.parametrize("in_order", [0, 1])
+@pytest.mark.parametrize("shape, dtype", [((30,), np.int64), ((4, 5), F32), ((1,), np.int64), ((64,), np.int8)])
+def test_distinct_elements(shape, dtype, in_order, rng):
+    proto = distinct(shape, dtype, sorted=in_order)
+    draws = [rng.integers(-most, most, shape).astype(dtype) for most in (1, 3, 100)]
+    check(proto, *({"x": x} for x in draws))
+
+
+@pytest.mark.parametrize("in_order", [0, 1])
+@pytest.mark.parametrize("dtype", [np.int64, F32])
+def test_distinct_elements_of_a_vector_of_unknown_size(dtype, in_order, rng):
+    """What is behind its end is no element, whatever it is."""
+    chosen = [node("Cast", ["x"], ["mask"], to=9), node("Compress", ["x", "mask"], ["c"], axis=0)]
+    proto = distinct((20,), dtype, chosen, "c", axis=0, sorted=in_order)
+    most = np.iinfo(np.int64).max if dtype == np.int64 else np.inf
+    draws = [rng.integers(0, 4, 20).astype(dtype), np.arange(20).astype(dtype), np.zeros(20, dtype), np.full(20, most)]
+    shapes = check(proto, *({"x": x.astype(dtype)} for x in draws))
+    assert shapes[2] == [(0,)] * 4 and shapes[3][0] == (1,)
+
+
+def test_distinct_slices_are_refused():
+    with pytest.raises(UnsupportedOperatorError, match="only all elements can be compared"):
+        qnn_ext.from_onnx(distinct((4, 5), F32, axis=1))
 
 
 # ---- detectors' tails --------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Operators whose results have sizes that depend on data: NonZero, NonMaxSuppression, Compress."""
+"""Operators whose results have sizes that depend on data: NonZero, Compress, Unique, NonMaxSuppression."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from tvm import relax
 
 from .... import op as qnn
 from ....limits import check_elements
-from ....op.base import constant, normalize_axis
+from ....op.base import constant, normalize_axis, shape_of
 from ... import data_dependent as build
+from ...distinct import distinct
 from ...sizes import Sizes
 from ..node import Node
 from ..registry import converter
@@ -50,6 +51,23 @@ def compress(node: Node) -> relax.Expr:
     return build.masked(sizes, data, condition, axis, node.label)
 
 
+@converter("Unique", since=11)
+def unique(node: Node) -> list[relax.Expr]:
+    """(values, where each is first, which value each element is, how often each is) of the flattened data.
+
+    The axis of a vector means the same; slices of tensors are not compared.
+    """
+    sizes, data, axis = _sizes(node), node.input(0), node.attribute("axis")
+    if axis is not None and (len(node.shape(0)) != 1 or axis not in (0, -1)):
+        raise node.unsupported(f"axis {axis} of a tensor of shape {node.shape(0)}: only all elements can be compared")
+    flat = build.reshape(sizes, data, [-1], node.label)
+    if not shape_of(flat)[0]:
+        empty = constant(np.zeros(0, np.int64))
+        return [flat, empty, empty, empty]
+    found = distinct(sizes, flat, bool(node.attribute("sorted", 1)), node.label)
+    return [found.values, found.first, found.inverse, found.counts]
+
+
 # ---- non-maximum suppression -------------------------------------------------------------------------------------
 
 
@@ -66,26 +84,38 @@ def non_max_suppression(node: Node) -> relax.Expr:
         raise node.malformed(f"boxes {boxes} and scores {scores} must be (batches, N, 4) and (batches, classes, N)")
     if node.dtype(0) != "float32" or node.dtype(1) != "float32":
         raise node.malformed(f"boxes and scores must be float32, found {node.dtype(0)} and {node.dtype(1)}")
-    most = min(int(_scalar(node, 2, 0)), boxes[1])
-    overlap, least = float(_scalar(node, 3, 0.0)), _lowest_score(node)
-    if not 0 <= overlap <= 1:
-        raise node.malformed(f"iou_threshold must be from 0 to 1, found {overlap}")
+    most = boxes[1] if _computed(node, 2) else min(int(_scalar(node, 2, 0)), boxes[1])
+    least = -math.inf if _computed(node, 4) else _lowest_score(node)
+    overlap = _overlap(node)
     if most < 1 or 0 in boxes or 0 in scores or least is None:
         return constant(np.zeros((0, 3), np.int64))
     batches, classes = scores[:2]
     check_elements((batches * classes * most, 3), node.label)
-    corners = _corners(node)
+    corners, scored = _corners(node), _above_threshold(node)
     kept = [
-        node.emit(qnn.non_max_suppression(_one(node, corners, b), _one(node, node.input(1), b), most, least, overlap))
+        node.emit(qnn.non_max_suppression(_one(node, corners, b), _one(node, scored, b), overlap, most, least))
         for b in range(batches)
     ]
-    chosen = node.emit(relax.op.reshape(kept[0] if batches == 1 else node.emit(relax.op.concat(kept, 0)), (-1,)))
+    found = kept[0] if batches == 1 else node.emit(relax.op.concat(kept, 0))
+    chosen = node.emit(relax.op.reshape(_first(node, found, most), (-1,)))
     mask = node.emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
     positions, _ = build.true_positions(sizes, mask, node.label)
     table = np.indices((batches, classes, most), np.int64).reshape(3, -1)[:2]
     columns = [*(constant(row) for row in table), node.emit(relax.op.astype(chosen, "int64"))]
     every = node.emit(relax.op.stack(columns, 1))
     return build.rows(sizes, every, positions, 0)
+
+
+def _computed(node: Node, index: int) -> bool:
+    """Whether a limit is computed at run time."""
+    return node.has_input(index) and not node.is_constant(index)
+
+
+def _number(node: Node, index: int) -> relax.Expr:
+    """A limit computed at run time, as a vector of one element."""
+    if math.prod(node.shape(index)) != 1:
+        raise node.malformed(f"input {index} must be one number, found shape {node.shape(index)}")
+    return node.emit(relax.op.reshape(node.input(index), (1,)))
 
 
 def _scalar(node: Node, index: int, default: float) -> float:
@@ -97,6 +127,21 @@ def _scalar(node: Node, index: int, default: float) -> float:
     return value.reshape(()).item()
 
 
+def _overlap(node: Node) -> float | relax.Expr:
+    """The largest overlap of two boxes that are kept. ONNX Runtime refuses one that is not from 0 to 1."""
+    if not _computed(node, 3):
+        overlap = float(_scalar(node, 3, 0.0))
+        if not 0 <= overlap <= 1:
+            raise node.malformed(f"iou_threshold must be from 0 to 1, found {overlap}")
+        return overlap
+    value = _number(node, 3)
+    clipped = node.emit(relax.op.clip(value, 0, 1))
+    inside = node.emit(relax.op.astype(node.emit(relax.op.equal(value, clipped)), "int32"))
+    label = f"{node.label}: iou_threshold, which is from 0 to 1 (1) or not (0)"
+    checked = node.emit(qnn.check_bounds(inside, 1, 1, label))
+    return node.emit(relax.op.multiply(clipped, node.emit(relax.op.astype(checked, "float32"))))
+
+
 def _lowest_score(node: Node) -> float | None:
     """The lowest score of a box that may be kept; None if there is none. ONNX keeps those above the threshold."""
     if not node.has_input(4):
@@ -105,6 +150,23 @@ def _lowest_score(node: Node) -> float | None:
     if np.isnan(threshold) or threshold == np.inf:
         return None
     return float(np.nextafter(threshold, np.float32(np.inf)))
+
+
+def _above_threshold(node: Node) -> relax.Expr:
+    """The scores; NaN, which is none, where they are not above a threshold computed at run time."""
+    scores = node.input(1)
+    if not _computed(node, 4):
+        return scores
+    above = node.emit(relax.op.greater(scores, _number(node, 4)))
+    return node.emit(relax.op.where(above, scores, constant(np.float32(np.nan))))
+
+
+def _first(node: Node, chosen: relax.Expr, most: int) -> relax.Expr:
+    """The boxes chosen of each class, without those beyond a number computed at run time."""
+    if not _computed(node, 2):
+        return chosen
+    wanted = node.emit(relax.op.less(constant(np.arange(most, dtype=np.int64)), _number(node, 2)))
+    return node.emit(relax.op.where(wanted, chosen, constant(np.int32(-1))))
 
 
 def _corners(node: Node) -> relax.Expr:

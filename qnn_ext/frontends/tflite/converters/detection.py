@@ -164,7 +164,7 @@ def _fast(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options) -
     both = emit(relax.op.topk(scores, categories, axis=1, ret_type="both", largest=True, dtype="int32"))
     values, classes = emit(relax.TupleGetItem(both, 0)), emit(relax.TupleGetItem(both, 1))
     best = reshape(node, block(node, values, [1], [0], [1], [1]), [1, options.boxes])
-    chosen = emit(qnn.non_max_suppression(boxes, best, kept, options.score_threshold, options.iou_threshold))
+    chosen = emit(qnn.non_max_suppression(boxes, best, options.iou_threshold, kept, options.score_threshold))
     chosen = reshape(node, chosen, [kept])
     valid = emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
     column = reshape(node, valid, [kept, 1])
@@ -196,7 +196,7 @@ def _regular(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options
     emit = node.emit
     per_class, total = min(options.detections_per_class, options.max_detections), options.max_detections
     by_class = emit(relax.op.permute_dims(scores, [1, 0]))
-    chosen = emit(qnn.non_max_suppression(boxes, by_class, per_class, options.score_threshold, options.iou_threshold))
+    chosen = emit(qnn.non_max_suppression(boxes, by_class, options.iou_threshold, per_class, options.score_threshold))
     candidates = options.num_classes * per_class
     rows = reshape(node, chosen, [candidates])
     names = np.repeat(np.arange(options.num_classes, dtype=np.int32), per_class)
@@ -246,7 +246,7 @@ def convert_non_max_suppression(node: Node) -> list[relax.Expr]:
     by_class = reshape(node, node.input(1), [1, boxes[0]])
     # `non_max_suppression` takes scores of at least the threshold, this operator those above it
     above = float(np.nextafter(np.float32(least), np.float32(np.inf)))
-    chosen = reshape(node, emit(qnn.non_max_suppression(_sorted_corners(node), by_class, most, above, iou)), [most])
+    chosen = reshape(node, emit(qnn.non_max_suppression(_sorted_corners(node), by_class, iou, most, above)), [most])
     valid = emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
     sizes = node.assembly.builder.sizes
     count = sizes.size(emit(relax.op.sum(emit(relax.op.astype(valid, "int64")))), most, node.label)

@@ -87,7 +87,7 @@ def _suppressed(importer: Any, boxes: relax.Expr, scores: relax.Expr, threshold:
             "float32, and a threshold from 0 to 1"
         )
     row = importer.emit(relax.op.expand_dims(scores, 0))
-    found = importer.emit(qnn.non_max_suppression(boxes, row, shape[0], -math.inf, threshold))
+    found = importer.emit(qnn.non_max_suppression(boxes, row, threshold, shape[0], -math.inf))
     chosen = importer.emit(relax.op.reshape(found, (shape[0],)))
     mask = importer.emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
     positions, _ = build.true_positions(sizes, mask, importer.label)

@@ -1,0 +1,78 @@
+"""The distinct elements of a tensor, whose number is known only at run time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax
+
+from .. import op as qnn
+from ..op.base import constant, shape_of
+from .data_dependent import rows, true_positions
+from .size_rules import extreme
+from .sizes import Sizes
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """values: each element once; first: where it is first; counts: how often; all of one size known only at run time.
+    inverse: for each element, which of the values it is. The last three are int64."""
+
+    values: relax.Expr
+    first: relax.Expr
+    inverse: relax.Expr
+    counts: relax.Expr
+
+
+def distinct(sizes: Sizes, data: relax.Expr, in_order: bool, origin: str) -> Distinct:
+    """Of a vector of at least one element, which may have a size known only at run time.
+
+    in_order: ascending; else in the order in which they are first. Each NaN is an element of its own.
+    """
+    (length,), dtype, own = shape_of(data), str(data.ty.dtype), sizes.of(data).get(0)
+    given = sizes.of(data)
+    if length == 1:
+        zero, one = (sizes.emit(constant(np.asarray([number], np.int64)), given) for number in (0, 1))
+        return Distinct(data, zero, zero, one)
+    end = constant(np.int64(length)) if own is None else own.value
+
+    def take(values: relax.Expr, places: relax.Expr) -> relax.Expr:
+        return sizes.emit(relax.op.take(values, places, 0, mode="clip"), sizes.of(places))
+
+    # what is behind a vector's end stays last, as sorting is stable
+    last = np.nan if dtype.startswith("float") else extreme(dtype, True)
+    order = sizes.emit(relax.op.argsort(sizes.filled(data, last), 0, dtype="int64"))
+    ascending = take(data, order)
+    before, behind = (
+        sizes.emit(relax.op.strided_slice(ascending, [0], *one)) for one in (([0], [length - 1]), ([1], [length]))
+    )
+    changes = sizes.emit(relax.op.not_equal(before, behind))
+    begins = sizes.emit(relax.op.concat([constant(np.ones(1, np.bool_)), changes], 0))
+    if own is not None:
+        begins = sizes.emit(relax.op.logical_and(begins, sizes.valid(own, length)))
+    starts, size = true_positions(sizes, begins, origin)
+    back = sizes.set(sizes.emit(relax.op.argsort(order, 0, dtype="int64")), given)
+    inverse = take(_numbered(sizes, begins), back)
+    first = rows(sizes, order, starts, 0)
+    wide = sizes.emit(relax.op.astype(starts, "int64"))
+    wide = sizes.emit(relax.op.where(sizes.valid(size, length), wide, end))
+    following = sizes.emit(relax.op.strided_slice(wide, [0], [1], [length]))
+    following = sizes.emit(relax.op.concat([following, sizes.emit(relax.op.reshape(end, (1,)))], 0))
+    counts = sizes.emit(relax.op.subtract(following, wide), {0: size})
+    if in_order:
+        return Distinct(rows(sizes, ascending, starts, 0), first, inverse, counts)
+    is_first = take(begins, back)
+    places = sizes.emit(qnn.true_positions(is_first), {0: size})
+    return Distinct(
+        rows(sizes, data, places, 0),
+        sizes.emit(relax.op.astype(places, "int64"), {0: size}),
+        take(_numbered(sizes, is_first), take(first, inverse)),
+        take(counts, take(inverse, places)),
+    )
+
+
+def _numbered(sizes: Sizes, mask: relax.Expr) -> relax.Expr:
+    """For each element of a vector, how many of those up to it are true, counted from 0: int64."""
+    total = sizes.emit(relax.op.cumsum(sizes.emit(relax.op.astype(mask, "int64")), 0))
+    return sizes.emit(relax.op.subtract(total, constant(np.int64(1))))
