@@ -6,6 +6,7 @@ Integer weights stay integers: operators that turn them into floats are never co
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,8 +23,12 @@ from .values import is_any_of
 INNER_TENSOR = "export.access_subclass_inner_tensor.default"
 NOT_CONSTANT = object()
 _MAX_BITS = 256  # bits of an integer computed from others: PyTorch's have 64
-_POSITIONS = ("nonzero", "nonzero_numpy", "argwhere")
-"""Operators whose result has at most a row for each element, which a tensor without values does not tell."""
+_LARGEST: dict[str, Callable[..., Sequence[int]]] = {
+    **dict.fromkeys(("nonzero", "nonzero_numpy", "argwhere"), lambda x: (x.numel(), max(x.ndim, 1))),
+    "masked_select": lambda x, mask: torch.broadcast_shapes(x.shape, mask.shape),
+    "repeat_interleave": lambda repeats, *_: (max(int(repeats.sum()), 0),),
+}
+"""The largest shape of results whose shape tensors without values do not tell."""
 _NEVER_FOLDED = (
     "quantized_decomposed.dequantize",
     "torchao.dequantize_affine",
@@ -126,8 +131,11 @@ def _check_size(target: Any, args: Any, kwargs: Any) -> None:
     """Raises LimitError when a constant would become too big."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    if target.__name__.split(".")[0] in _POSITIONS:
-        charge(check_elements((args[0].numel(), max(args[0].ndim, 1)), "a constant", "folded"), "a constant")
+    largest = _LARGEST.get(target.__name__.split(".")[0])
+    if target.__name__ == "index.Tensor" and any(one is not None and one.dtype == torch.bool for one in args[1]):
+        largest = _selected
+    if largest is not None:
+        charge(check_elements(largest(*args), "a constant", "folded"), "a constant")
         return
     with FakeTensorMode(allow_non_fake_inputs=True):
         result = target(*args, **kwargs)
@@ -135,6 +143,11 @@ def _check_size(target: Any, args: Any, kwargs: Any) -> None:
     for item in tensors:
         if isinstance(item, torch.Tensor):
             charge(check_elements(item.shape, "a constant", "folded", exempt=most_folded()), "a constant")
+
+
+def _selected(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Sequence[int]:
+    """Of x[mask]: as many elements as x has, times those of indices beside the mask."""
+    return (x.numel(), *(one.numel() for one in indices if one is not None and one.dtype != torch.bool))
 
 
 def inner_tensor(values: Values, node: fx.Node) -> torch.Tensor:

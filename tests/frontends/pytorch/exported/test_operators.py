@@ -301,6 +301,11 @@ case("up_bil_ac", lambda x: F.interpolate(x, size=(18, 22), mode="bilinear", ali
 case("up_down", lambda x: F.interpolate(x, size=(5, 7), mode="bilinear"), img)
 case("up_near_odd", lambda x: F.interpolate(x, size=(5, 7)), img)
 case("up_bic", lambda x: F.interpolate(x, size=(18, 22), mode="bicubic"), img)
+for n in ("bilinear", "bicubic"):
+    for c in (False, True):
+        case(f"up_aa_{n}_{c}", lambda x, n=n, c=c: F.interpolate(x, (5, 18), None, n, c, antialias=True), img)
+    case(f"up_aa_{n}_scale", lambda x, n=n: F.interpolate(x, None, (0.6, 1.7), n, antialias=True), img)
+    case(f"up_aa_{n}_constant", lambda x, n=n: x + F.interpolate(img, (9, 11), None, n, antialias=True).mean(), img)
 case("maxima", lambda x: F.max_pool2d(x, (2, 3), 2, 1, return_indices=True), img)
 case("maxima_ceil", lambda x: F.max_pool2d(x[0], 3, 2, dilation=2, ceil_mode=True, return_indices=True), img)
 case("unpool", lambda x: F.max_unpool2d(*F.max_pool2d(x[..., :8, :10], 2, return_indices=True), 2), img)
@@ -345,6 +350,39 @@ case("twoout", lambda x: (x + 1, x * 2), img)
 case("dictout", lambda x: {"a": x + 1, "b": [x * 2]}, img)
 case("lstm", lambda m, x: m(x)[0], seq, mods=[nn.LSTM(8, 6)])
 case("gru", lambda m, x: m(x)[0], seq, mods=[nn.GRU(8, 6, batch_first=True)])
+
+
+@torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=())
+def grouped(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """The operator of Hugging Face's models. Rows behind the last end are 0."""
+    result, start = x.new_zeros(len(x), weights.shape[2]), 0
+    for weight, end in zip(weights, ends.tolist(), strict=True):
+        result[start:end] = x[start:end] @ weight
+        start = end
+    return result
+
+
+@grouped.register_fake
+def _(x, weights, ends):
+    return x.new_empty(x.shape[0], weights.shape[2])
+
+
+def experts(x, weights, chosen):
+    """A mixture of experts, as models have it that sort rows by expert."""
+    rows = x[torch.arange(len(chosen)) % len(x)]
+    counts = torch.histc(chosen.float(), len(weights), 0, len(weights) - 1)
+    return grouped(rows, weights, counts.cumsum(0, dtype=torch.int32) - 1)
+
+
+case("few_experts", experts, torch.randn(3, 8), torch.randn(4, 8, 8), torch.tensor([0, 2, 2]))
+case("many_rows", experts, torch.randn(3, 8), torch.randn(4, 8, 8), torch.tensor([0, 0, 0, 1, 3, 3, 3]))
+for k, (n, a, b) in dict(base=(5, -1, 1), wide=(7, -3, 2.5), one=(1, 0, 0.5)).items():
+    case("histc_" + k, lambda x, n=n, a=a, b=b: torch.histc(x, n, a, b), img)
+case("histc_ends", lambda x: torch.histc(x, 4, 0, 3), torch.tensor([0.0, 3, 1, 4, -1, 3, torch.nan, 2, torch.inf]))
+case("repeats", lambda n: torch.repeat_interleave(n, output_size=7), torch.tensor([2, 0, 4, 1]))
+case("repeats_of_data", lambda x, n: x.repeat_interleave(n, 1, output_size=7), img, torch.tensor([2, 0, 4, 1]))
+case("mask_constant", lambda x: x + img[torch.arange(2) > 0].sum() + torch.masked_select(img, img > 0).sum(), img)
+case("repeats_constant", lambda x: x.repeat_interleave(torch.tensor([2, 0, 4, 1]), 1), img)
 
 
 def nograd(x):
