@@ -369,7 +369,9 @@ def _present(operator: Operator) -> list[int]:
 
 def _acts(operator: Operator) -> bool:
     """Whether an operator may assign variables: itself, or in a subgraph."""
-    return not operator.outputs or any(name.endswith("subgraph_index") for name in operator.options)
+    return not operator.outputs or any(
+        name.endswith(("subgraph_index", "subgraph_indices")) for name in operator.options
+    )
 
 
 def _open_axes(tensor: Tensor) -> list[int]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from tvm import relax
@@ -17,6 +18,8 @@ from ..assembly import Conversion
 from . import xnnpack
 from .assembly import ComplexValue, TfliteAssembly
 from .reader import Operator, Tensor
+
+Number = TypeVar("Number", int, float)
 
 QUANTIZED_DTYPES = ("int8", "uint8", "int16")
 
@@ -115,6 +118,29 @@ class Node(Conversion):
         if any(not -ndim <= axis < ndim for axis in axes):
             raise self.malformed(f"axes {axes} are out of range for {ndim} dimensions")
         return [axis % ndim for axis in axes]
+
+    # ---- options of custom operators -----------------------------------------------------------------------------
+
+    def custom_map(self) -> dict[str, Any]:
+        """The options of a custom operator that stores them as a flexbuffer. Raises ModelFormatError."""
+        from flatbuffers import (
+            flexbuffers,
+        )  # installed with the schema package, which loading a .qnn file must not need
+
+        try:
+            values = flexbuffers.Loads(self.operator.custom_options)
+        except Exception as error:  # damaged bytes can make the flexbuffer reader raise almost anything
+            raise self.malformed(f"its options are not a flexbuffer: {error}") from error
+        if not isinstance(values, dict):
+            raise self.malformed("its options are not a flexbuffer map")
+        return values
+
+    def custom_number(self, options: Mapping[str, Any], name: str, kind: type[Number]) -> Number:
+        """One of those options. Raises ModelFormatError."""
+        try:
+            return kind(options[name])
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise self.malformed(f"its option {name} is missing or has a wrong type: {error}") from error
 
     # ---- quantization --------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
-from .flatbuffer import AbsentTable, FlatFile, numbers, text
+from .flatbuffer import AbsentTable, CheckedTable, FlatFile, numbers, text
 
 # Fields that the schema types as enums: the generated accessors only return integers.
 _ENUM_OF_FIELD = {
@@ -42,7 +42,11 @@ _DTYPE_FIELDS = {
 _NEWER = {
     "TensorType": {19: "INT2", 20: "UINT4", 21: "FLOAT8_E4M3FN", 22: "FLOAT8_E5M2"},
     "QuantizationDetails": {2: "BlockwiseQuantization", 3: "MultiAxisQuantization"},
+    "BuiltinOperator": {209: "STABLEHLO_CASE"},
+    "BuiltinOptions2": {23: "StablehloCaseOptions"},
 }
+# Options that the installed package has no class for: the slots of their vectors of int32.
+_NEWER_OPTIONS = {"StablehloCaseOptions": {"branch_subgraph_indices": 4}}
 # Operators whose options class is not named after them.
 _SHARED_OPTIONS = {
     "Pool2DOptions": ("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"),
@@ -116,6 +120,9 @@ def _options_class(operator: str) -> str | None:
 
 
 def _decode(file: FlatFile, kind: str, union: Any) -> dict[str, Any]:
+    if kind in _NEWER_OPTIONS:
+        table = CheckedTable(file, union.Pos) if union is not None else None
+        return {field: table.int32s(slot) if table else () for field, slot in _NEWER_OPTIONS[kind].items()}
     accessor = getattr(require_schema(), kind)()
     if union is None:
         accessor._tab = AbsentTable()

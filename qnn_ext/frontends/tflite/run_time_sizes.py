@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ...op.base import constant
 from .. import data_dependent as build
 from ..counterparts import Counterparts, given_dims
 from ..sizes import Size, Sizes, refusal
+from .converters.reduce import reduction_axes
 from .node import Node
 
 _CARRYING = """
@@ -22,7 +24,7 @@ _CARRYING = """
     FLOOR_MOD FULLY_CONNECTED GATHER GATHER_ND GELU GREATER GREATER_EQUAL HARD_SWISH LEAKY_RELU LESS LESS_EQUAL LOG
     LOGICAL_AND LOGICAL_NOT LOGICAL_OR LOGISTIC LOG_SOFTMAX MAXIMUM MINIMUM MUL NEG NOT_EQUAL ONE_HOT PACK POW QUANTIZE
     REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD RELU RELU6 RELU_N1_TO_1 ROUND RSQRT SELECT SELECT_V2 SIGN
-    SIN SOFTMAX SQRT SQUARE SQUARED_DIFFERENCE SQUEEZE SUB SUM TANH TRANSPOSE UNPACK WHERE
+    SIN SOFTMAX SQRT SQUARE SQUARED_DIFFERENCE SQUEEZE SUB SUM TANH TRANSPOSE UNIQUE UNPACK WHERE
 """
 _COUNTERPARTS = Counterparts(_CARRYING)
 _converter = _COUNTERPARTS.of
@@ -108,6 +110,24 @@ def _reshape(node: Node, sizes: Sizes) -> relax.Expr:
 def _squeeze(node: Node, sizes: Sizes) -> None:
     if not len(node.options["squeeze_dims"]):
         sizes.refuse([node.input(0)], "a SQUEEZE without dimensions")
+
+
+@_converter("MEAN")
+def _mean(node: Node, sizes: Sizes) -> relax.Expr | None:
+    """Σ x / n, with n known only at run time; 0 of no elements, as in TFLite. Integers truncate towards zero."""
+    own, dtype = build.dims_of(sizes, node.input(0)), node.dtype(0)
+    axes = reduction_axes(node)
+    count = reduce(sizes.times, (own[axis] for axis in axes), 1)
+    if isinstance(count, int):
+        return None
+    if node.is_quantized(0):
+        raise refusal(count, "a quantized MEAN over it")
+    data = node.input(0) if dtype == "float32" else node.emit(relax.op.astype(node.input(0), "int64"))
+    total = node.emit(relax.op.sum(data, axes, keepdims=bool(node.options["keep_dims"])))
+    divisor = node.emit(relax.op.maximum(count.value, constant(np.int64(1))))
+    if dtype == "float32":
+        return relax.op.divide(total, node.emit(relax.op.astype(divisor, dtype)))
+    return relax.op.astype(node.emit(relax.op.divide(total, divisor)), dtype)
 
 
 @_converter("BROADCAST_TO")

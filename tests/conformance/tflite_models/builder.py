@@ -31,6 +31,7 @@ OPTION_ALIASES = {
     "MAXIMUM": "MaximumMinimum",
     "MINIMUM": "MaximumMinimum",
     "L2_NORMALIZATION": "L2Norm",
+    "CONV_3D_TRANSPOSE": "Conv3D",
     "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNN",
 }
 OPTION_UNIONS = {"builtinOptions": schema.BuiltinOptions, "builtinOptions2": schema.BuiltinOptions2}

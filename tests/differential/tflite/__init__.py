@@ -22,7 +22,8 @@ EXCLUDED = {
     ),
     "Convolution2DTransposeBias": "only XNNPACK has it; tests/frontends/tflite/test_transpose_conv.py compares it",
     **dict.fromkeys(
-        ("IF", "WHILE"), "they run graphs of their own; tests/frontends/tflite/test_control_flow.py compares them"
+        ("IF", "STABLEHLO_CASE", "WHILE"),
+        "they run graphs of their own; tests/frontends/tflite/test_control_flow.py compares them",
     ),
     **dict.fromkeys(
         (
@@ -44,7 +45,8 @@ EXCLUDED = {
         (
             *("BITWISE_XOR", "CALL", "DYNAMIC_UPDATE_SLICE", "EMBEDDING_LOOKUP", "MATRIX_DIAG", "MATRIX_SET_DIAG"),
             *("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", "REVERSE_SEQUENCE", "RIGHT_SHIFT", "SCATTER_ND"),
-            *("BUCKETIZE", "CONV_3D", "SPARSE_TO_DENSE", *(f"UNSORTED_SEGMENT_{kind}" for kind in _SEGMENTS)),
+            *("BUCKETIZE", "CONV_3D", "CONV_3D_TRANSPOSE", "SPARSE_TO_DENSE"),
+            *(f"UNSORTED_SEGMENT_{kind}" for kind in _SEGMENTS),
         ),
         "tests/frontends/tflite/test_updates.py compares them",
     ),
@@ -56,7 +58,14 @@ EXCLUDED = {
         ),
         "tests/frontends/tflite/test_windows.py compares them",
     ),
-    "WHERE": "tests/frontends/tflite/test_data_dependent.py compares it, and what follows it",
+    **dict.fromkeys(
+        (
+            *("Landmarks2TransformMatrix", "MaxPoolingWithArgmax2D", "MaxUnpooling2D", "TransformLandmarks"),
+            "TransformTensorBilinear",
+        ),
+        "LiteRT has no kernels for them; tests/frontends/tflite/test_mediapipe.py compares them",
+    ),
+    **dict.fromkeys(("UNIQUE", "WHERE"), "tests/frontends/tflite/test_data_dependent.py compares them"),
     "STABLEHLO_COMPOSITE": "it runs a graph of its own; tests/frontends/tflite/test_state.py compares it",
     "DENSIFY": "its input is always a sparse constant; tests/frontends/tflite/test_sparsity.py compares these",
 }

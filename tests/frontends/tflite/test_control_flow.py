@@ -190,10 +190,10 @@ def recurrent(
     return graph.build()
 
 
-def check(content, *feeds, exact=True, threads=(2,)):
+def check(content, *feeds, exact=True, threads=(2,), kernels="reference"):
     """The interpreter's and engines' results are LiteRT's."""
     module = from_tflite(content, numerics="tflite")
-    check_results(module, zip(feeds, invoke(content, list(feeds), "reference", False), strict=True), threads, exact)
+    check_results(module, zip(feeds, invoke(content, list(feeds), kernels, False), strict=True), threads, exact)
     return module
 
 
@@ -327,6 +327,40 @@ def test_if(dtype, rng):
 def test_a_constant_condition(condition, rng):
     module = check(branches(np.bool_(condition)), [sequence(rng, "int8", (4,)) for _ in range(2)])
     assert not loops_of(module)
+
+
+def case(index=None):
+    """One of three functions of two numbers."""
+    graph = Graph()
+    number = graph.input((), "int32", low=-9, high=9) if index is None else graph.const(np.int32(index))
+    x, y = graph.input((4,), "float32"), graph.input((4,), "float32")
+    for operator in ("ADD", "SUB", "MUL"):
+        inner = graph.subgraph(operator)
+        inner.packed.inputs = [inner.tensor((4,), "float32") for _ in range(2)]
+        inner.packed.outputs = [inner.tensor((4,), "float32")]
+        inner.op(operator, inner.packed.inputs, inner.packed.outputs)
+    graph.op("STABLEHLO_CASE", [number, x, y], [graph.output((4,), "float32")], branchSubgraphIndices=[1, 2, 3])
+    return graph.build()
+
+
+def test_case(rng):
+    """A number out of range chooses the last branch."""
+    x, y = (sequence(rng, "float32", (4,)) for _ in range(2))
+    check(case(), *([np.int32(number), x, y] for number in (0, 1, 2, 3, -1)), kernels="builtin")
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 7])
+def test_a_constant_case(number, rng):
+    feed = [sequence(rng, "float32", (4,)) for _ in range(2)]
+    assert not loops_of(check(case(number), feed, kernels="builtin"))
+
+
+def test_a_case_without_branches():
+    graph = Graph()
+    number = graph.input((), "int32")
+    graph.op("STABLEHLO_CASE", [number], [graph.output((), "int32")], branchSubgraphIndices=[])
+    with pytest.raises(ModelFormatError, match=r"STABLEHLO_CASE #0 .*no branches"):
+        from_tflite(graph.build())
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.errors import InputError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 
@@ -95,10 +95,70 @@ def sliced(graph, rows, x):
         graph.op("STRIDED_SLICE", [rows, *bounds], [graph.output((), "int64")], **{**options, **masks})
 
 
-@pytest.mark.parametrize("tail", [gathered, shaped, sliced], ids=lambda tail: tail.__name__)
+def averaged(graph, rows, x):
+    graph.op("GATHER", [x, rows], [picked := graph.tensor((), "float32")], axis=0, batchDims=0)
+    graph.op("CAST", [picked], [whole := graph.tensor((), "int32")], inDataType=0, outDataType=2)
+    for axes, kept in (([0], False), ([0, 1], True), ([1], False)):
+        for value, dtype in ((picked, "float32"), (whole, "int32")):
+            result = graph.output((), dtype)
+            graph.op("MEAN", [value, graph.const(I32(axes))], [result], keepDims=kept)
+
+
+def distinct(graph, rows, x):
+    graph.op("GATHER", [x, rows], [picked := graph.tensor((), "float32")], axis=0, batchDims=0)
+    graph.op("RESHAPE", [picked, graph.const(I32([-1]))], [flat := graph.tensor((), "float32")], newShape=[-1])
+    values, places = graph.output((), "float32"), graph.output((), "int64")
+    graph.op("UNIQUE", [flat], [values, places], idxOutType=4)
+
+
+@pytest.mark.parametrize("tail", [gathered, shaped, sliced, averaged, distinct], ids=lambda tail: tail.__name__)
 def test_network(tail, rng):
     trials = trials_of(rng, 5, 3)
     check(network(tail), trials[: 3 if tail is sliced else 2], build=tail is gathered)
+
+
+def test_a_mean_of_nothing():
+    """0, as in TFLite, where it can be asked."""
+    module = from_tflite(network(averaged))
+    results = list(Interpreter(module).run([np.zeros((5, 3), F32)]).values())
+    assert [result.tolist() for result in results] == [[0, 0, 0], [0, 0, 0], [[0]], [[0]], [], []]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int64", "int8", "uint8", "int16"])
+@pytest.mark.parametrize("code", [2, 4])
+def test_unique(dtype, code, rng):
+    graph = Graph()
+    indices = graph.output((9,), "int32" if code == 2 else "int64")
+    graph.op("UNIQUE", [graph.input((9,), dtype)], [graph.output((), dtype), indices], idxOutType=code)
+    trials = [[rng.integers(low, 4, 9).astype(dtype)] for low in (0, 0, 3)]
+    if dtype == "float32":
+        trials.append([F32([-0.0, 0.0, 1, np.inf, -np.inf, np.inf, 1, 5, 5])])
+    check(graph.build(), trials, build=code == 4)
+
+
+def up_to(start, step, *, limited=True):
+    """A range up to the number of positive elements."""
+    graph = Graph()
+    x = graph.input((7,), "float32")
+    mask, ones, many = (graph.tensor((7,), "bool"), graph.tensor((7,), "int32"), graph.tensor((), "int32"))
+    graph.op("GREATER", [x, graph.const(F32(0))], [mask])
+    graph.op("CAST", [mask if limited else x], [ones], inDataType=6 if limited else 0, outDataType=2)
+    graph.op("SUM", [ones, graph.const(I32([0]))], [many], keepDims=False)
+    result = graph.output((), "int32")
+    graph.op("RANGE", [graph.const(I32(start)), many, graph.const(I32(step))], [result])
+    return graph.build()
+
+
+@pytest.mark.parametrize("start,step", [(0, 1), (-2, 1), (1, 3)])
+def test_range_up_to_a_count(start, step, rng):
+    check(up_to(start, step), [[F32([1, -1, 2, 1, 0, 3, 1])], [np.ones(7, F32)]], build=step == 3)
+
+
+def test_ranges_without_a_known_end():
+    with pytest.raises(InputError, match=r"below 1|out of range"):
+        Interpreter(from_tflite(up_to(1, 1))).run([np.zeros(7, F32)])
+    with pytest.raises(UnsupportedOperatorError, match=r"RANGE #3 .*whose largest value is not known.*tf.minimum"):
+        from_tflite(up_to(0, 1, limited=False))
 
 
 def test_slice_by_the_number_of_boxes(rng):

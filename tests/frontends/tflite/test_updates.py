@@ -243,3 +243,24 @@ def test_conv3d(padding, bias):
     expected = invoke(model, [[data]], "builtin", stateful=False)
     for runner in (Interpreter(from_tflite(model)), qnn_ext.build(from_tflite(model))):
         np.testing.assert_allclose(runner(data), expected[0][0], rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("strides,dilation,more", [((1, 2, 1), 1, 0), ((3, 1, 2), 1, 1), ((2, 2, 3), 2, 0)])
+def test_conv3d_transpose(strides, dilation, more, padding, bias):
+    """more: rows at the end that no element reaches; with SAME, fewer rows than strides say"""
+    data, weight = values((2, 2, 3, 4, 3), "float32"), values((2, 3, 2, 4, 3), "float32")
+    size = [
+        stride * (length - (padding == "VALID")) + (dilation * (window - 1) + 1) * (padding == "VALID")
+        for length, window, stride in zip(data.shape[1:4], weight.shape[:3], strides, strict=True)
+    ]
+    shape = (2, size[0] + (more if padding == "VALID" else -more), *size[1:], 4)
+    names = zip("DHW", strides, strict=True)
+    options = {f"stride{axis}": step for axis, step in names} | {f"dilation{axis}Factor": dilation for axis in "DHW"}
+    inputs = [np.array(shape, np.int32), weight, data, values((4,), "float32")][: 4 if bias else 3]
+    options |= {"padding": padding, "fusedActivationFunction": 1}
+    model = one("CONV_3D_TRANSPOSE", inputs, [(shape, "float32")], known=(0, 1, 3), **options)
+    expected = invoke(model, [[data]], "builtin", stateful=False)
+    for runner in (Interpreter(from_tflite(model)), *([qnn_ext.build(from_tflite(model))] if bias else [])):
+        np.testing.assert_allclose(runner(data), expected[0][0], rtol=1e-5, atol=1e-4)

@@ -1,4 +1,4 @@
-"""EQUAL … GREATER_EQUAL, LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, WHERE, BUCKETIZE, SELECT, SELECT_V2."""
+"""EQUAL … GREATER_EQUAL, LOGICAL_AND, LOGICAL_OR, LOGICAL_NOT, WHERE, UNIQUE, BUCKETIZE, SELECT, SELECT_V2."""
 
 from __future__ import annotations
 
@@ -104,6 +104,18 @@ def convert_where(node: Node) -> relax.Expr:
         raise node.unsupported(f"{node.input_count} operands, or a scalar")
     found, size = build.coordinates(sizes, build.nonzero_mask(sizes, node.input(0)), node.label)
     return sizes.emit(relax.op.stack(found, 1), {0: size})
+
+
+@converter("UNIQUE", max_version=1)
+def convert_unique(node: Node) -> list[relax.Expr]:
+    """The values of a vector, each once, in the order of their first elements; and which of them each element is."""
+    dtype = node.options["idx_out_type"]
+    require_dtype(node, node.dtype(0), *NUMERIC)
+    if len(node.shape(0)) != 1 or dtype not in ("int32", "int64"):
+        raise node.malformed(f"values of shape {node.shape(0)} and indices of {dtype}")
+    sizes = node.assembly.builder.sizes
+    values, places = build.unique(sizes, node.input(0), node.label)
+    return [values, node.emit(relax.op.astype(places, dtype))]
 
 
 @converter("BUCKETIZE", max_version=1)

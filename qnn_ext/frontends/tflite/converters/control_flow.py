@@ -1,5 +1,5 @@
-"""IF, WHILE and STABLEHLO_COMPOSITE: operators with subgraphs of their own, which use nothing but their inputs and the
-model's variables."""
+"""IF, WHILE, CALL, STABLEHLO_CASE and STABLEHLO_COMPOSITE: operators with subgraphs of their own, which use nothing but
+their inputs and the model's variables."""
 
 from __future__ import annotations
 
@@ -15,15 +15,22 @@ from ....op import check_bounds
 from ....op.base import constant, constant_value
 from ....op.loop import MOST_TRIPS
 from ...loops import UnknownRoundsError, branch, check_states, loop
+from ..integers import require_dtype, scalar
 from ..lists import Lists, Position, Roles, Write, roles_of
 from ..node import Node, shape_of
 from ..reader import Subgraph
 from ..registry import converter
+from .shape import reshape
 
 
 def _subgraph(node: Node, option: str, inputs: int, outputs: int) -> Subgraph:
     """The subgraph that an option names."""
-    index, graphs = int(node.options[option]), node.assembly.model.subgraphs
+    return _checked(node, int(node.options[option]), inputs, outputs)
+
+
+def _checked(node: Node, index: int, inputs: int, outputs: int) -> Subgraph:
+    """The subgraph of an index, which must have so many inputs and outputs."""
+    graphs = node.assembly.model.subgraphs
     if not 0 < index < len(graphs):
         raise node.malformed(f"there is no subgraph {index} to run")
     graph = graphs[index]
@@ -53,14 +60,44 @@ def convert_if(node: Node) -> list[relax.Expr]:
     known = constant_value(condition)
     if known is not None:
         return _run(node, graphs[0] if known else graphs[1], values)
+    return _choose(node, [condition], graphs, values)
+
+
+@converter("STABLEHLO_CASE", max_version=1)
+def convert_case(node: Node) -> list[relax.Expr]:
+    """The subgraph of a number that is the first input; of one out of range, the last. A constant chooses now."""
+    values = [node.input(index) for index in range(1, node.input_count)]
+    branches = node.options["branch_subgraph_indices"]
+    if not branches:
+        raise node.malformed("it has no branches")
+    graphs = [_checked(node, index, len(values), len(node.operator.outputs)) for index in branches]
+    require_dtype(node, node.dtype(0), "int32")
+    number = reshape(node, node.input(0), ())
+    known = constant_value(number)
+    if known is not None:
+        return _run(node, graphs[int(known) if 0 <= known < len(graphs) else -1], values)
+    conditions = [node.emit(relax.op.equal(number, scalar(index))) for index in range(len(graphs) - 1)]
+    return _choose(node, conditions, graphs, values)
+
+
+def _choose(
+    node: Node, conditions: Sequence[relax.Expr], graphs: Sequence[Subgraph], values: Sequence[relax.Expr]
+) -> list[relax.Expr]:
+    """The results of the first subgraph whose condition is true; of the last one, which has none, if none is."""
     variables = node.assembly.variables
 
-    def result(graph: Subgraph, names: list[str]) -> list[relax.Expr]:
+    def first(names: list[str], start: int) -> list[relax.Expr]:
+        """Those of the subgraphs from `start` on, and the variables after them."""
+        if start == len(conditions):
+            return result(names, start)
+        return branch(node, conditions[start], partial(result, names, start), partial(first, names, start + 1))
+
+    def result(names: list[str], index: int) -> list[relax.Expr]:
         with variables.apart(names) as after:
-            return [*_run(node, graph, values), *after()]
+            return [*_run(node, graphs[index], values), *after()]
 
     def convert(names: list[str]) -> list[relax.Expr]:
-        results = branch(node, condition, *(partial(result, graph, names) for graph in graphs))
+        results = first(names, 0)
         variables.values.update(zip(names, results[len(node.operator.outputs) :], strict=True))
         return results[: len(node.operator.outputs)]
 

@@ -63,14 +63,7 @@ def convert_detection_postprocess(node: Node) -> list[relax.Expr]:
 
 
 def _options(node: Node) -> Options:
-    from flatbuffers import flexbuffers  # installed with the schema package, which loading a .qnn file must not need
-
-    try:
-        values = flexbuffers.Loads(node.operator.custom_options)
-    except Exception as error:  # damaged bytes can make the flexbuffer reader raise almost anything
-        raise node.malformed(f"its options are not a flexbuffer: {error}") from error
-    if not isinstance(values, dict):
-        raise node.malformed("its options are not a flexbuffer map")
+    values = node.custom_map()
     try:
         return _checked(node, _parse(values, node))
     except (ValueError, KeyError, TypeError, OverflowError) as error:

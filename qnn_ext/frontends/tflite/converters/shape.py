@@ -14,6 +14,8 @@ from tvm import relax
 from .... import limits
 from .... import op as qnn
 from ....op.base import constant, constant_value, shape_of
+from ... import data_dependent as build
+from ...bounded_values import bounds_of
 from ..node import Node
 from ..registry import converter
 
@@ -339,6 +341,8 @@ def convert_zeros_like(node: Node) -> relax.Expr:
 @converter("RANGE", max_version=2)
 def convert_range(node: Node) -> relax.Expr:
     """start, start + delta, … before limit. Floats are accumulated as in TFLite, so that errors add up alike."""
+    if constant_value(node.input(1)) is None:
+        return _range_up_to(node)
     start, limit, delta = (node.constant(i).reshape(()) for i in range(3))
     if node.dtype() not in ("int32", "int64", "float32"):
         raise node.unsupported(f"RANGE of {node.dtype()}")
@@ -351,3 +355,24 @@ def convert_range(node: Node) -> relax.Expr:
     values = np.full(count, delta, start.dtype)
     values[:1] = start
     return constant(np.cumsum(values, dtype=start.dtype))
+
+
+def _range_up_to(node: Node) -> relax.Expr:
+    """A range with a limit that is computed at run time and must not be below the start."""
+    sizes, limit = node.assembly.builder.sizes, node.input(1)
+    start, delta = node.integer(0), node.integer(2)
+    bounds = bounds_of(node.assembly.builder, limit)
+    if bounds is None or delta < 1 or math.prod(node.shape(1)) != 1:
+        raise node.unsupported(
+            f"a limit computed at run time ('{node.tensor(1).name}') whose largest value is not known, or steps of "
+            f"{delta}; compute the range outside of the model, or limit it (tf.minimum)"
+        )
+    low, high = bounds
+    if low < start:
+        limit = node.emit(qnn.check_bounds(limit, start, max(high, start), node.label))
+    distance = node.emit(relax.op.astype(reshape(node, limit, ()), "int64"))
+    count = node.emit(relax.op.add(distance, constant(np.int64(delta - 1 - start))))
+    count = node.emit(relax.op.floor_divide(count, constant(np.int64(delta))))
+    most = max(-(-(high - start) // delta), 1)
+    check_elements(node, [most], "folded")
+    return build.counting(sizes, start, sizes.size(count, most, node.label), delta, node.dtype(0))
