@@ -6,7 +6,7 @@ converted into the other importer's assembly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -32,13 +32,21 @@ class OperatorProgram(ProgramImporter):
     """The import of an operator's program, whose inputs are values of an assembly."""
 
     def __init__(
-        self, assembly: Assembly, function: Callable[..., Any], examples: Sequence[torch.Tensor], label: str
+        self,
+        assembly: Assembly,
+        function: Callable[..., Any],
+        examples: Sequence[tuple[torch.Tensor, Collection[int]]],
+        label: str,
     ) -> None:
-        """function, examples: the operator, and a tensor of each operand's shape and dtype
+        """function, examples: the operator, and for each operand a tensor of its shape and dtype, and its axes whose
+        sizes are known only at run time
         label:    the operator, for errors. Raises UnsupportedOperatorError, before anything is computed
         """
+        tensors = tuple(tensor for tensor, _ in examples)
+        free = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for _, axes in examples)
+        shapes = (free,) if any(free) else None
         try:
-            program = torch.export.export(_Operator(function).eval(), tuple(examples), strict=False)
+            program = torch.export.export(_Operator(function).eval(), tensors, dynamic_shapes=shapes, strict=False)
         except Exception as error:  # whatever PyTorch raises when it traces
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise UnsupportedOperatorError(f"{label}: PyTorch cannot trace this operator ({reason})") from error
@@ -48,7 +56,7 @@ class OperatorProgram(ProgramImporter):
                 raise UnsupportedOperatorError(
                     f"{label}: operator {target_name(node)} is not supported; rewrite this part with others"
                 )
-        self._examples = examples
+        self._examples = tensors
 
     def results(self, operands: Sequence[relax.Expr | None]) -> list[relax.Expr]:
         """All tensors that the operator computes of operands; one that is None is its example."""

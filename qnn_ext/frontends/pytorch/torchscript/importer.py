@@ -20,6 +20,7 @@ from ....op.base import constant, shape_of
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
 from ...building import blaming, distinct
+from ...data_dependent import trimmed
 from ..common import example_values, import_torch
 from . import (
     converters,  # noqa: F401  (fills the registry)
@@ -29,6 +30,7 @@ from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
 from .registry import CONVERTERS
+from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number
 from .values import (
     BatchSizes,
     PackedData,
@@ -119,6 +121,7 @@ class Importer:
         self.engine = engine
         self.source = source
         self.assembly = Assembly()
+        self._sizes = self.assembly.builder.sizes
         self._torch = import_torch()
         self._environment: dict[str, Any] = {}
         self._traced: list[Traced] = []
@@ -191,7 +194,7 @@ class Importer:
             raise UnsupportedOperatorError(
                 f"{self.source}: output {index} is a packed sequence; return what pad_packed_sequence makes of it"
             )
-        if isinstance(value, Traced):
+        if isinstance(value, Traced) and not isinstance(value, Count):
             self._check_fresh(value, "the result")
             example, expr = value.example, value.expr
         elif isinstance(value, self._torch.Tensor):
@@ -200,7 +203,8 @@ class Importer:
             example, expr = value, constant(array_of(value))
         else:
             raise UnsupportedOperatorError(f"{self.source}: output {index} is {type(value).__name__}, not a tensor")
-        return TensorSpec(name, tuple(example.shape), dtype_name(example), qparams_of(example)), expr
+        expr, axes = trimmed(self._sizes, expr)
+        return TensorSpec(name, shape_of(expr), dtype_name(example), qparams_of(example), bounded=axes), expr
 
     def _walk(self, block: Any) -> None:
         for node in block.nodes():
@@ -254,10 +258,18 @@ class Importer:
         in_place = kind.endswith("_") and not kind.endswith("__")
         if in_place and isinstance(operands[0], self._torch.Tensor):
             self._check_not_held(node, operands[0])
-        own = CONVERTERS.get(kind)
+        run = partial(evaluate, node, is_constant=False)
+        sized = depends and is_sized(self._sizes, operands)
+        if sized:
+            found = number(self._sizes, kind, operands, lambda: run([plain(value) for value in operands]))
+            if found is not NO_NUMBER:
+                return [found]
+        own = None if sized or (depends and makes_sizes(kind, operands)) else CONVERTERS.get(kind)
         numbers = not depends and kind in ARITHMETIC
         known = own is not None or (
-            not numbers and kind.startswith("aten::") and remaining.is_convertible(kind, schema_of(node).overload_name)
+            not numbers
+            and kind.startswith(remaining.SPACES)
+            and remaining.is_convertible(kind, schema_of(node).overload_name)
         )
         if kind in QUESTIONS or _is_batch_size(kind, operands) or numbers or (not depends and known):
             return self._results(node, evaluate(node, [plain(value) for value in operands], is_constant=not depends))
@@ -273,7 +285,6 @@ class Importer:
             own = remaining.Remaining(
                 self.assembly, kind, schema_of(node).overload_name, arguments, partial(where, node)
             ).convert
-        run = partial(evaluate, node, is_constant=False)
         examples = self._results(node, run([plain(value) for value in operands]))
         converted = Node(self.assembly, self.engine, kind, partial(where, node), arguments, examples, run)
         self.assembly.layer = converted.name
@@ -312,7 +323,9 @@ class Importer:
         if isinstance(expr, Traced) or not isinstance(example, self._torch.Tensor):
             return expr if isinstance(expr, Traced) else example
         bound = self.assembly.emit(expr)
-        found, wanted = (shape_of(bound), str(bound.ty.dtype)), (tuple(example.shape), dtype_name(example))
+        axes, wanted = self._sizes.of(bound), (tuple(example.shape), dtype_name(example))
+        shape = tuple(wanted[0][axis] if axis in axes else size for axis, size in enumerate(shape_of(bound)))
+        found = (shape, str(bound.ty.dtype))
         if found != wanted:
             raise QnnError(f"converted to {found[1]}{found[0]}, but PyTorch computes {wanted[1]}{wanted[0]}")
         return self._new_traced(example, bound)
@@ -348,7 +361,9 @@ class Importer:
         self._traced.remove(result)
         for other in self._traced:
             if other is not target and overlap(other.example, example):
-                found = rewritten(self.assembly.emit, other.example, other.expr, example, result.expr)
+                found = None
+                if not self._sizes.of(result.expr):
+                    found = rewritten(self.assembly.emit, other.example, other.expr, example, result.expr)
                 other.stale = found is None
                 other.expr = other.expr if found is None else found
         target.example, target.expr = result.example, result.expr

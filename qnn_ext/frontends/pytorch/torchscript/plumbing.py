@@ -44,11 +44,18 @@ def _append(values: Sequence[Any]) -> Any:
 
 def _get_item(values: Sequence[Any]) -> Any:
     container, index = values
-    return container[plain(index)]
+    return container[_fixed(index)]
 
 
 def _tuple_slice(values: Sequence[Any]) -> Any:
-    return values[0][plain(values[1]) : plain(values[2])]
+    return values[0][_fixed(values[1]) : _fixed(values[2])]
+
+
+def _fixed(index: Any) -> Any:
+    """An index, which must not depend on the inputs. Raises UnsupportedOperatorError."""
+    if isinstance(index, Traced):
+        raise UnsupportedOperatorError("which item of a list is read depends on a size known only at run time")
+    return plain(index)
 
 
 def _dict(values: Sequence[Any]) -> Any:

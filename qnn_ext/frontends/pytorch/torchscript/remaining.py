@@ -13,7 +13,10 @@ from ....errors import UnsupportedOperatorError
 from ...assembly import Assembly
 from ..common import import_torch
 from .node import Node
+from .run_time_sizes import Count, Examples, sources
 from .values import Traced, flattened, plain
+
+SPACES = ("aten::", "torchvision::")
 
 
 def is_convertible(name: str, overload: str) -> bool:
@@ -36,7 +39,9 @@ class Remaining:
         torch, values = import_torch(), list(arguments.values())
         function = _functional(name, overload)
         assert function is not None
-        self._tensors = [value for value in flattened(values) if isinstance(plain(value), torch.Tensor)]
+        found = [value for value in flattened(values) if not isinstance(value, Count)]
+        found = [value for value in found if isinstance(plain(value), torch.Tensor)]
+        self._tensors = list({id(value): value for value in [*found, *sources(values)]}.values())
         if any(plain(value).is_quantized for value in self._tensors):
             raise UnsupportedOperatorError(
                 f"{where()}: operator {name} is not supported for quantized tensors; dequantize them before"
@@ -46,7 +51,8 @@ class Remaining:
             given = dict(zip(map(id, self._tensors), operands, strict=True))
             return function(*_replaced(values, given), names=list(arguments))
 
-        examples = [plain(value).detach() for value in self._tensors]
+        like = Examples(assembly.builder.sizes)
+        examples = [like.of(value, plain(value).detach()) for value in self._tensors]
         self._program = OperatorProgram(assembly, run, examples, where())
 
     def convert(self, node: Node) -> list[relax.Expr | None]:
@@ -57,13 +63,14 @@ class Remaining:
             raise node.unsupported("a result that is no tensor, but depends on the values of one")
         node.note("an operator that the model does not quantize")
         found = self._program.results([value.expr if isinstance(value, Traced) else None for value in self._tensors])
-        node.assembly.builder.sizes.refuse(found, node.kind)
         remaining = iter(found)
         return [None if value is None else next(remaining) for value in results]
 
 
 def _replaced(value: Any, given: dict[int, Any]) -> Any:
     """The value with tensors, traced or not, replaced by others."""
+    if isinstance(value, Count):
+        return value.compute(given[id(value.tensor)])
     if id(value) in given:
         return given[id(value)]
     if isinstance(value, (list, tuple)):
@@ -74,14 +81,14 @@ def _replaced(value: Any, given: dict[int, Any]) -> Any:
 @lru_cache(maxsize=1024)
 def _functional(name: str, overload: str) -> Callable[..., Any] | None:
     """A function of the operator's arguments, in the order of its schema, and of their `names`."""
+    if not name.startswith(SPACES):
+        return None
     if name in _FORMULAS:
         formula = _FORMULAS[name]
         return lambda *arguments, names: formula(**dict(zip(names, arguments, strict=True)))
-    if not name.startswith("aten::"):
-        return None
     torch = import_torch()
-    short = name.removeprefix("aten::")
-    packet = getattr(torch.ops.aten, short if short.endswith("__") else short.rstrip("_"), None)
+    space, short = name.split("::")
+    packet = getattr(getattr(torch.ops, space), short if short.endswith("__") else short.rstrip("_"), None)
     found = getattr(packet, overload or "default", None)
     if found is None or found._schema.is_mutable or torch.Tag.nondeterministic_seeded in found.tags:
         return None
