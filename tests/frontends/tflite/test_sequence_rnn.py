@@ -104,3 +104,44 @@ def test_a_basic_lstm_equals_litert(rng):
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     with pytest.raises(ModelFormatError, match="of a basic LSTM's inputs do not match"):
         from_tflite(basic_lstm(units=UNITS + 1))
+
+
+def byte_lstm(zero_point=128, state_scale=2.0**-11):
+    """A basic LSTM of uint8 activations, whose cells are beyond what its outputs can hold."""
+    graph, made, units, depth = Graph(), np.random.default_rng(5), 12, 7
+    activation, state = Q(1 / 128, zero_point), Q(state_scale)
+    x, hidden = (graph.input((BATCH, size), "uint8", activation) for size in (depth, units))
+    matrix = graph.const(made.integers(0, 256, (4 * units, depth + units)).astype(np.uint8), q=Q(0.02, 119))
+    bias = graph.const(made.integers(-9000, 9000, 4 * units).astype(np.int32), q=Q(np.float32(0.02) / 128))
+    cell = graph.input((BATCH, units), "int16", state)
+    results = [graph.output((BATCH, units), "uint8", activation), graph.output((BATCH, units), "int16", state)]
+    results += [graph.output((BATCH, depth + units), "uint8", activation)]
+    results += [graph.output((BATCH, 4 * units), "int16", Q(2.0**-12))]
+    options = {"fusedActivationFunction": TANH, "kernelType": 1, "cellClip": 0.0, "projClip": 0.0}
+    graph.op("LSTM", [x, hidden, matrix, bias, cell], results, **options)
+    return graph.build()
+
+
+def drawn(rng, spec):
+    info = np.iinfo(spec.dtype)
+    return rng.integers(info.min, info.max + 1, spec.shape).astype(spec.dtype)
+
+
+@pytest.mark.parametrize("numerics,kernels", [("tflite", "reference"), ("float32", "default")])
+def test_a_basic_lstm_of_bytes_equals_litert(numerics, kernels, rng):
+    content = byte_lstm()
+    module = from_tflite(content, numerics=numerics)
+    trials = [[drawn(rng, spec) for spec in module.inputs] for _ in range(4)]
+    trials[0][2] = np.full_like(trials[0][2], np.iinfo(np.int16).min)
+    expected = invoke(content, trials, kernels, False)
+    for runner in (Interpreter(module), qnn_ext.build(module)):
+        for trial, references in zip(trials, expected, strict=True):
+            for found, wanted in zip(runner.run(trial).values(), references, strict=True):
+                np.testing.assert_array_equal(found, wanted)
+                assert found.dtype == wanted.dtype
+
+
+@pytest.mark.parametrize("changes", [{"zero_point": 127}, {"state_scale": 2.0**-12}])
+def test_a_basic_lstm_of_other_scales(changes):
+    with pytest.raises(UnsupportedOperatorError, match=r"LSTM #0 .*it must have scale"):
+        from_tflite(byte_lstm(**changes))

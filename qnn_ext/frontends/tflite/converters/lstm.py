@@ -17,11 +17,12 @@ from tvm import relax
 from ...loops import loop
 from ..node import Node, shape_of
 from ..registry import converter
+from .lstm_basic import basic_step
 from .lstm_float import FloatCell, Matrix
 from .lstm_integer import IntegerCell
 from .lstm_layer import Layer, input_weights, read_layer
 from .sequences import exchanged, is_time_major, merged, plus_crossed, products, renumbered, sources, steps_first
-from .shape import block, reshape
+from .shape import reshape
 
 
 class Cell(Protocol):
@@ -42,7 +43,7 @@ def convert_lstm(node: Node) -> relax.Expr | list[relax.Expr]:
     if len(node.shape(0)) != 2:
         raise node.malformed(f"the input must have 2 dimensions, found shape {node.shape(0)}")
     if node.options["kernel_type"] == "BASIC":
-        return _basic(node)
+        return basic_step(node)
     layer = read_layer(node)
     if node.dtype(0) == "int16":
         raise node.unsupported("a single step of int16, which LiteRT has no kernel for; int8 and float32 are supported")
@@ -50,27 +51,6 @@ def convert_lstm(node: Node) -> relax.Expr | list[relax.Expr]:
     rows = node.emit(cell.input_products(node.input(0)))
     outputs = _over_time(node, layer, cell, reshape(node, rows, [1, *shape_of(rows)]))
     return reshape(node, outputs, [node.shape(0)[0], layer.outputs])
-
-
-def _basic(node: Node) -> list[relax.Expr]:
-    """h' and c' from x, h, one matrix and bias for the gates i, g, f, o of [x, h], and c; and what LiteRT's kernel
-    computes on the way. In float only."""
-    if node.input_count != 5:
-        raise node.malformed(f"a basic LSTM has 5 inputs, found {node.input_count}")
-    (batch, depth), (_, units) = node.shape(0), (node.shape(1) if len(node.shape(1)) == 2 else (0, 0))
-    expected = [(batch, depth), (batch, units), (4 * units, depth + units), (4 * units,), (batch, units)]
-    found = [node.shape(index) for index in range(5)]
-    if found != expected or not units:
-        raise node.malformed(f"the shapes {', '.join(map(str, found))} of a basic LSTM's inputs do not match")
-    if {node.dtype(index) for index in range(5)} != {"float32"}:
-        raise node.unsupported(f"a basic LSTM of {node.dtype(0)}; supported: float32")
-    emit, op = node.emit, relax.op
-    joined = emit(op.concat([node.input(0), node.input(1)], 1))
-    sums = emit(op.add(Matrix(node, [2]).product(joined), node.input(3)))
-    i, g, f, o = (block(node, sums, [1], [k * units], [(k + 1) * units], [1]) for k in range(4))
-    added = emit(op.multiply(emit(op.sigmoid(i)), emit(op.tanh(g))))
-    state = emit(op.add(added, emit(op.multiply(emit(op.sigmoid(f)), node.input(4)))))
-    return [emit(op.multiply(emit(op.sigmoid(o)), emit(op.tanh(state)))), state, joined, sums]
 
 
 @converter("UNIDIRECTIONAL_SEQUENCE_LSTM", max_version=5)
