@@ -30,6 +30,10 @@ class ChangingStateError(ModelFormatError):
     """A state has another type after a round."""
 
 
+class RunTimeSizeError(UnsupportedOperatorError):
+    """What goes into a round, or comes out of it, has a size known only at run time."""
+
+
 class UnknownRoundsError(UnsupportedOperatorError):
     """The number of rounds is only known at run time."""
 
@@ -56,11 +60,12 @@ def loop(
     whole: whether there are as many rounds as slices of the outputs, and not more than of the sequences, of which those
         after the last round are not read. The number of rounds must be known then
 
-    Raises ModelFormatError if a state changes its shape or dtype, UnsupportedOperatorError for outputs whose number is
-    only known at run time, LimitError if they are too large.
+    Raises ChangingStateError if a state changes its shape or dtype, RunTimeSizeError where a size is known only at run
+    time, UnsupportedOperatorError for outputs whose number is, LimitError if they are too large.
     """
     assembly = node.assembly if isinstance(node, Conversion) else node
     states, sequences = [as_expr(state) for state in states], [as_expr(sequence) for sequence in sequences]
+    _refuse_sizes(assembly, [*states, *sequences], "a state of a loop")
     own = [relax.Var(f"state{index}", state.ty) for index, state in enumerate(states)]
     slices = [
         relax.Var(f"slice{index}", relax.TensorType(shape_of(sequence)[1:], sequence.ty.dtype))
@@ -69,7 +74,7 @@ def loop(
     with _block(assembly, [*own, *slices]) as bindings:
         *found, new_states, outputs = body(list(own), list(slices))
     going, new_states, outputs = ([as_expr(value) for value in values] for values in (found, new_states, outputs))
-    assembly.builder.sizes.refuse([*going, *new_states, *outputs], "a result of a round of a loop")
+    _refuse_sizes(assembly, [*going, *new_states, *outputs], "a result of a round of a loop")
     check_states(states, new_states)
     if condition is not None:
         rounds = _counted(_Function(bindings, [*going, *new_states], own), [condition, *states], trips)
@@ -93,6 +98,7 @@ def loop(
     bindings = [relax.VarBinding(binding.var, substitute(binding.value, fixed)) for binding in bindings]
     results = [substitute(value, fixed) for value in (*going, *(new_states[index] for index in changing), *outputs)]
     function = _Function(bindings, results, [*(own[index] for index in changing), *slices])
+    _refuse_sizes(assembly, function.captured, "what a round of a loop reads")
     initial = [states[index] for index in changing]
     call = call_of(
         function.definition, function.captured, initial, sequences, trips, backwards_in, backwards_out, condition
@@ -101,6 +107,13 @@ def loop(
     for index in changing:
         states[index] = fields.pop(0)
     return states, fields
+
+
+def _refuse_sizes(assembly: Assembly, values: Sequence[Any], what: str) -> None:
+    try:
+        assembly.builder.sizes.refuse(values, what)
+    except UnsupportedOperatorError as error:
+        raise RunTimeSizeError(str(error)) from None
 
 
 def branch(node: Conversion | Assembly, condition: relax.Expr, then: Branch, otherwise: Branch) -> list[relax.Expr]:

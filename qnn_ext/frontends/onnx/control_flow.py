@@ -14,7 +14,7 @@ from ...limits import check
 from ...op.base import constant, constant_value, shape_of
 from ...op.loop import MOST_TRIPS
 from ..data_dependent import emptied
-from ..loops import ChangingStateError, branch, loop
+from ..loops import ChangingStateError, RunTimeSizeError, branch, loop
 from ..recurrent import stacked
 from .node import Node
 from .reader import Subgraph
@@ -79,11 +79,11 @@ def _wanted(node: Node, results: Sequence[relax.Expr]) -> list[relax.Expr]:
 
 def convert_loop(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     """A body that takes (round, condition, states) and returns (condition, states, outputs). It is written out round by
-    round where a state changes its shape, or where a sequence is read that grows: every round is another function then.
-    """
+    round where a state changes its shape, or a sequence is read that grows: every round is another function then; and
+    where a size is known only at run time."""
     try:
         return _repeated(node, read, run)
-    except (ChangingStateError, LoopSequenceError) as error:
+    except (ChangingStateError, RunTimeSizeError, LoopSequenceError) as error:
         return _written_out(node, read("body"), run, error)
 
 

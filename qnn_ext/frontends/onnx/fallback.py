@@ -18,8 +18,10 @@ from ..run_time import check_count
 from .indices import checked_inputs
 from .node import Node
 
-# Operators of other domains that TVM's importer knows by their bare names and computes as ONNX Runtime does
-_CONTRIB = {"com.microsoft": {"BiasGelu", "FastGelu", "Gelu", "SkipLayerNormalization"}}
+# Operators of other domains that later became ONNX's own: (domain, name) → the first version there
+_ADOPTED = {("com.microsoft", "GridSample"): 16, ("com.microsoft", "Trilu"): 14}
+# What ONNX Runtime writes for one kind of CPU
+_LAID_OUT = "com.microsoft.nchwc"
 
 # What TVM's importer converts, but to something other than what the model means
 _UNSOUND = {
@@ -41,8 +43,13 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
     from tvm.relax.frontend.onnx import onnx_frontend
 
     table = onnx_frontend._get_convert_map()
-    foreign = node.domain and node.op_type not in _CONTRIB.get(node.domain, ())
-    if foreign or node.op_type not in table:
+    if node.domain == _LAID_OUT:
+        raise UnsupportedOperatorError(
+            f"operator {node.op_type} of domain {_LAID_OUT} computes in the layout of one kind of CPU: take the model "
+            "that ONNX Runtime optimized, or optimize it with ORT_ENABLE_EXTENDED instead of ORT_ENABLE_ALL"
+        )
+    opset = _ADOPTED.get((node.domain, node.op_type)) if node.domain else node.opset
+    if opset is None or node.op_type not in table:
         raise UnsupportedOperatorError(
             f"operator {node.op_type} of domain {node.domain or 'ai.onnx'} version {node.opset} is not supported"
         )
@@ -78,7 +85,7 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             version, successor = _SUCCESSORS.get(node.op_type, (0, 0))
-            convert = table[node.op_type].get_converter(successor if node.opset == version else node.opset)
+            convert = table[node.op_type].get_converter(successor if opset == version else opset)
             result = builder.normalize(convert(builder, inputs, attributes, [{}, {}]))
     except UnsupportedOperatorError:  # of what is emitted
         raise

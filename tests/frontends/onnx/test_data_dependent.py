@@ -6,7 +6,7 @@ import pytest
 import qnn_ext
 from qnn_ext import InputError, UnsupportedOperatorError
 
-from .graphs import model, node, ort, value
+from .graphs import model, node, onnx, ort, value
 
 F32, I64 = np.float32, np.int64
 
@@ -510,6 +510,55 @@ def test_crops_of_regions(rng):
         (found,), (wanted,) = qnn_ext.Interpreter(module).run(feed).values(), run_ort(proto, feed)
         assert found.shape == wanted.shape
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+# ---- loops -------------------------------------------------------------------------------------------------------
+
+
+def repeated(nodes, state, constants):
+    """A loop whose state of unknown size `s` becomes `t` by these nodes, over the rows of x (3, 6)."""
+    body = onnx.helper.make_graph(
+        [node("Gather", ["x", "i"], ["row"], axis=0), *nodes, node("Identity", ["c"], ["more"])],
+        "body",
+        [value("i", (), I64), value("c", (), np.bool_), value("s", None, state)],
+        [value("more", (), np.bool_), value("t", None, state)],
+    )
+    inputs = [value("x", (3, 6)), *([] if "n" in constants else [value("n", (), I64)])]
+    loop = node("Loop", ["n", "", "start"], ["y"], "rows", body=body)
+    start = [] if "start" in constants else [node("Compress", ["first", "mask"], ["start"], axis=0)]
+    start = start and [node("Squeeze", ["part", "zero"], ["first"]), node("Cast", ["first"], ["mask"], to=9), *start]
+    start = start and [node("Slice", ["x", "zero", "one"], ["part"]), *start]
+    return model([*start, loop], inputs, [value("y", None, state)], constants)
+
+
+LIMITS = {"zero": I64([0]), "one": I64([1]), "half": F32(0.5)}
+GROWING = [
+    node("Greater", ["row", "half"], ["hit"]),
+    node("NonZero", ["hit"], ["found"]),
+    node("Concat", ["s", "found"], ["t"], axis=1),
+]
+SHRINKING = [
+    node("Greater", ["s", "half"], ["keep"]),
+    node("Compress", ["s", "keep"], ["kept"], axis=0),
+    node("Mul", ["kept", "half"], ["t"]),
+]
+
+
+@pytest.mark.parametrize("name", ["growing", "shrinking"])
+def test_a_state_whose_size_depends_on_data(name, rng):
+    """The rounds are written out, as each has sizes of its own."""
+    constants = {**LIMITS, "n": np.int64(3)}
+    if name == "growing":
+        proto = repeated(GROWING, I64, {**constants, "start": np.zeros((1, 0), np.int64)})
+    else:
+        proto = repeated(SHRINKING, F32, constants)
+    check(proto, *({"x": x} for x in (rng.uniform(0, 4, (3, 6)).astype(F32), np.zeros((3, 6), F32))))
+
+
+def test_such_states_need_a_known_number_of_rounds():
+    proto = repeated(GROWING, I64, {**LIMITS, "start": np.zeros((1, 0), np.int64)})
+    with pytest.raises(UnsupportedOperatorError, match="only if the number of rounds is known at import"):
+        qnn_ext.from_onnx(proto)
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------

@@ -240,3 +240,29 @@ def test_quantize_and_dequantize(dtype, rng):
     data = full_range(rng, dtype, 4, 6)
     zeros = const(np.full(6, zero), dtype)
     ms("DequantizeLinear", [data, const(np.linspace(0.1, 0.2, 6)), zeros], np.float32, axis=1)
+
+
+# ---- operators that became ONNX's own -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+def test_grid_sample(mode, padding_mode, rng):
+    x, grid = rng.standard_normal((2, 3, 6, 5)), rng.uniform(-1.3, 1.3, (2, 4, 7, 2))
+    operands = [x.astype(np.float32), grid.astype(np.float32)]
+    attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": 1}
+    compare("GridSample", operands, [np.float32], 1e-5, domain=MICROSOFT, **attributes)
+
+
+@pytest.mark.parametrize("upper, diagonal", [(1, None), (0, None), (1, -1), (0, 2)])
+def test_triangle(upper, diagonal, rng):
+    k = [] if diagonal is None else [const(diagonal, np.int64)]
+    data = rng.standard_normal((2, 4, 5)).astype(np.float32)
+    compare("Trilu", [data, *k], [np.float32], domain=MICROSOFT, upper=upper)
+
+
+def test_layouts_of_one_cpu_are_refused():
+    domain = "com.microsoft.nchwc"
+    proto, _ = single_op("ReorderInput", [np.zeros((1, 8, 4, 4), np.float32)], [np.float32], domain=domain)
+    with pytest.raises(UnsupportedOperatorError, match="ORT_ENABLE_EXTENDED instead of ORT_ENABLE_ALL"):
+        qnn_ext.from_onnx(proto)

@@ -101,3 +101,19 @@ def test_fused_matmul(attributes, rng):
     shapes = ((3, 16, 5), (3, 7, 16)) if attributes else ((3, 5, 16), (16, 7))
     operands = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     compare("FusedMatMul", operands, [np.float32], 1e-6, domain=MICROSOFT, **attributes)
+
+
+@pytest.mark.parametrize("name", ["FusedMatMul", "TransposeMatMul"])
+@pytest.mark.parametrize(
+    "a_shape, b_shape, attributes",
+    [
+        ((5, 3, 2, 16), (3, 2, 16, 7), {"transBatchA": 1}),
+        ((3, 2, 5, 16), (16, 3, 2, 7), {"transBatchB": 1}),
+        ((16, 3, 5), (7, 3, 16), {"transBatchA": 1, "transA": 1, "transBatchB": 1, "transB": 1, "alpha": 0.3}),
+    ],
+)
+def test_fused_matmul_of_moved_batches(name, a_shape, b_shape, attributes, rng):
+    if name == "TransposeMatMul":
+        a_shape, b_shape, attributes = (3, 16, 5), (3, 7, 16), {"transA": 1, "transB": 1}
+    operands = [rng.standard_normal(shape).astype(np.float32) for shape in (a_shape, b_shape)]
+    compare(name, operands, [np.float32], 1e-6, domain=MICROSOFT, **attributes)

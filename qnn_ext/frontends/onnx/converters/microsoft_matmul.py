@@ -62,16 +62,18 @@ def dynamic_quantize_matmul(node: Node) -> relax.Expr:
     return to_float(node, acc, scale, node.input(4) if node.has_input(4) else None)
 
 
-@converter("FusedMatMul", domain=MICROSOFT)
+@converter("FusedMatMul", "TransposeMatMul", domain=MICROSOFT)
 def fused_matmul(node: Node) -> relax.Expr:
-    """alpha · A'·B' in float, with the last two dimensions of either swapped on request."""
-    if node.attribute("transBatchA", 0) or node.attribute("transBatchB", 0):
-        raise node.unsupported("transBatchA and transBatchB")
+    """alpha · A'·B' in float. transBatch: the first dimension of a matrix moves behind the others but the last; trans:
+    then the last two are swapped."""
     operands = []
-    for index, name in ((0, "transA"), (1, "transB")):
+    for index, name in enumerate("AB"):
         rank = len(node.shape(index))
-        swap = node.attribute(name, 0) and rank > 1
-        axes = [*range(rank - 2), rank - 1, rank - 2] if swap else list(range(rank))
+        axes = list(range(rank))
+        if node.attribute(f"transBatch{name}", 0) and rank > 2:
+            axes = [*axes[1:-1], 0, rank - 1]
+        if node.attribute(f"trans{name}", 0) and rank > 1:
+            axes = [*axes[:-2], axes[-1], axes[-2]]
         operands.append(compound.permute(node.input(index), axes, node.emit))
     product = node.emit(relax.op.matmul(*operands))
     alpha = node.attribute("alpha", 1.0)
