@@ -121,7 +121,15 @@ class Node(Conversion):
 
     def scale(self, index: int) -> relax.Expr:
         """A scale input as float32: a scalar (shapes () and (1,) are the same) or a vector; constant or computed."""
-        return self._qparam(index, "float32")
+        scale = self._qparam(index, "float32")
+        known = constant_value(scale)
+        if known is not None and not np.isfinite(known).all():
+            raise self.malformed(
+                f"input {index} ('{self.input_name(index)}'), a scale, is {known[~np.isfinite(known)].flat[0]}: the "
+                "quantizer saw values without bounds, such as a mask of −inf; use a large negative number there, or "
+                "leave what reads it in float"
+            )
+        return scale
 
     def zero_point(self, index: int) -> relax.Expr:
         """A zero point input as int32, scalar or vector; 0 when it is absent."""

@@ -232,6 +232,11 @@ def test_nhwc_max_pool(window, dtype, rng):
     ms("NhwcMaxPool", [full_range(rng, dtype, 2, 10, 11, 6)], dtype, **window)
 
 
+def test_nhwc_max_pool_of_volumes(rng):
+    window = {"kernel_shape": [2, 3, 2], "strides": [1, 2, 2], "pads": [0, 1, 1, 1, 1, 0], "ceil_mode": 1}
+    ms("NhwcMaxPool", [full_range(rng, np.uint8, 2, 4, 7, 5, 3)], np.uint8, **window)
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int16])
 def test_quantize_and_dequantize(dtype, rng):
     zero = ends(dtype)[1]

@@ -111,6 +111,15 @@ def test_scale_of_any_form(scale, rng):
     np.testing.assert_array_equal(real, q.astype(np.float32) * np.float32(0.25))
 
 
+@pytest.mark.parametrize("scale", [np.inf, np.nan])
+@pytest.mark.parametrize("operator, dtype", [("QuantizeLinear", np.float32), ("DequantizeLinear", np.int8)])
+def test_a_scale_that_is_no_number(operator, dtype, scale):
+    """ONNX Runtime's quantizer writes it for a mask of −inf."""
+    proto = one_node(operator, {"x": ((2, 3), dtype), "s": np.float32(scale), "z": np.int8(0)}, 21)
+    with pytest.raises(ModelFormatError, match=r"input 1 \('s'\), a scale, is (inf|nan): the quantizer saw values"):
+        from_onnx(proto)
+
+
 def test_computed_scale(rng):
     x, scale = samples(rng, (3, 7), 0.3), np.float32(0.3)
     proto = one_node("QuantizeLinear", {"x": (x.shape,), "s": ((), np.float32), "z": np.int8(5)}, 21)

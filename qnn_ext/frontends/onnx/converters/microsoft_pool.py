@@ -90,9 +90,14 @@ def qlinear_reduce_mean(node: Node) -> relax.Expr:
 def nhwc_max_pool(node: Node) -> relax.Expr:
     """Maxima over windows of 8-bit integers, channels last."""
     shape = node.shape(0)
-    if len(shape) not in (3, 4):
-        raise node.unsupported(f"data of shape {shape}; supported: 1 and 2 spatial dimensions")
+    if len(shape) not in (3, 4, 5):
+        raise node.unsupported(f"data of shape {shape}; supported: 1, 2 and 3 spatial dimensions")
     geometry = window(node, shape[1:-1])
+    ceil_mode = bool(node.attribute("ceil_mode", 0))
+    if len(shape) == 5:
+        data = compound.permute(node.input(0), [0, 4, 1, 2, 3], node.emit)
+        sizes = geometry.kernel, geometry.strides, geometry.padding, geometry.dilation
+        return relax.op.permute_dims(node.emit(relax.op.nn.max_pool3d(data, *sizes, ceil_mode)), [0, 2, 3, 4, 1])
     extra = (1,) * (4 - len(shape))  # one spatial dimension is an image of height 1
     n, *spatial, c = shape
     half = len(spatial)
@@ -105,7 +110,7 @@ def nhwc_max_pool(node: Node) -> relax.Expr:
             strides=(*extra, *geometry.strides),
             padding=(*none, *geometry.padding[:half], *none, *geometry.padding[half:]),
             dilation=(*extra, *geometry.dilation),
-            ceil_mode=bool(node.attribute("ceil_mode", 0)),
+            ceil_mode=ceil_mode,
             layout="NHWC",
         )
     )
