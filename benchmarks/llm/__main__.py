@@ -1,12 +1,12 @@
-"""Language models in 4 and 8 bits: tokens a second of qnn_ext, ONNX Runtime, OpenVINO and llama.cpp, memory, load time.
+"""Language models in 4 and 8 bits: tokens a second of qnn_ext and other runtimes, memory, load time.
 
     python -m benchmarks.llm [--networks 100m 500m] [--bits 4 8] [--threads 1 2] [--prompts 128 512] [--rounds 5]
 
 Networks like Llama, with random weights made for the run, the same ones for every runtime: an ONNX model with
 MatMulNBits (accuracy_level 4) and GroupQueryAttention, and a GGUF file in Q4_0 or Q8_0. Each runtime has a process of
 its own; they take turns in an order drawn anew for each round, and medians count. llama.cpp needs the packages
-llama-cpp-python and gguf. torchao is left out: in eager mode its weight-only products on CPUs dequantize the whole
-weight for every token.
+llama-cpp-python and gguf; torchao, in bfloat16 with a static cache, eager and compiled, needs a C++ compiler for the
+latter, which takes minutes before the first turn.
 
 Printed: tokens a second for prompts and for tokens after them; the ratio of ours to the best other's; what share of the
 read bandwidth, measured between the turns, our decoding reaches, counting weights, scales and cache once for each
@@ -39,7 +39,7 @@ LENGTHS = 1, 128
 
 def tables(network: Network, bits: int, folder: Path, options: argparse.Namespace) -> Iterator[str]:
     """The lines of a network's tables."""
-    runtimes = [one for one in RUNTIMES if one.key in options.runtimes]
+    runtimes = [one for one in RUNTIMES if one.key in options.runtimes and bits in one.bits]
     wanted = {one.file for one in runtimes if not _missing(one)}
     lengths = [length for length in LENGTHS if length < network.length]
     prompts = [length for length in options.prompts if length + STEPS <= network.length]

@@ -1,4 +1,5 @@
-"""The files of a network, each made in a process of its own: ONNX, GGUF, and `.qnn` compiled from the ONNX model."""
+"""The files of a network, each made in a process of its own: ONNX, GGUF, torchao's weights, and `.qnn` compiled from
+the ONNX model."""
 
 from __future__ import annotations
 
@@ -11,6 +12,8 @@ from ..memory import peak_bytes, reset_peak
 from ..worker import WorkerError, computed_apart
 from .networks import MASK, TOKENS, Network, onnx_model, write_gguf
 
+TORCHAO = "torchao."
+"""What the kinds of torchao's files begin with; a scheme follows."""
 _LIMIT = 600.0
 
 
@@ -32,12 +35,16 @@ def write_files(
     network: Network, bits: int, lengths: Sequence[int], kinds: set[str], threads: int, folder: Path, verbose: bool
 ) -> dict[str, File | WorkerError]:
     """A file of each kind that is wanted, or why there is none. lengths: numbers of tokens that ours takes at once."""
+    further = {"qnn": (tuple(lengths), threads)}
     makers = {"onnx": _write_onnx, "gguf": _write_gguf, "qnn": _build}
+    for kind in sorted(kinds):
+        if kind.startswith(TORCHAO):
+            makers[kind], further[kind] = _write_torchao, (kind,)
     files: dict[str, File | WorkerError] = {}
     for kind, make in makers.items():
         if kind not in kinds and kind != "onnx":
             continue
-        arguments = (network, bits, folder, *((tuple(lengths), threads) if kind == "qnn" else ()))
+        arguments = (network, bits, folder, *further.get(kind, ()))
         try:
             files[kind] = computed_apart(make, *arguments, limit=_LIMIT, verbose=verbose)
         except WorkerError as error:
@@ -60,6 +67,14 @@ def _write_onnx(network: Network, bits: int, folder: Path) -> File:
 def _write_gguf(network: Network, bits: int, folder: Path) -> File:
     path = _path(network, bits, folder, "gguf")
     write_gguf(path, network, bits)
+    return File(str(path), path.stat().st_size)
+
+
+def _write_torchao(network: Network, bits: int, folder: Path, kind: str) -> File:
+    from .torch_network import write_torchao
+
+    path = _path(network, bits, folder, kind)
+    write_torchao(path, network, bits, kind.removeprefix(TORCHAO))
     return File(str(path), path.stat().st_size)
 
 

@@ -18,6 +18,8 @@ from .runners import RUNTIMES, Language
 
 STEPS = 8
 """Tokens decoded in a turn."""
+_FIRST = 1800.0
+"""Seconds that a runtime may take for what it does first, such as compiling."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,7 @@ def measured(
             if isinstance(path, str):
                 workers[key] = Measured(key, path, network, threads, verbose)
                 with _noted(rows[key]):
-                    rows[key].ready = workers[key].wait(600)
+                    rows[key].ready = workers[key].wait(_FIRST)
         work = reader.wait(60).work
         reads = []
         draw = random.Random(0)
@@ -208,8 +210,7 @@ def _take(row: Row, worker: Measured, phase: Phase) -> None:
             row.seconds = {}
         if phase not in row.seconds:
             row.seconds[phase] = []
-            if phase.kind == "decode":
-                worker.seconds(phase)  # wakes threads, fills the cache
+            worker.seconds(phase, _FIRST)  # compiles, wakes threads, fills the cache
         row.seconds[phase].append(worker.seconds(phase))
 
 

@@ -29,7 +29,8 @@ class Runtime:
     """A runtime that is measured.
 
     modules: what it needs
-    file:    the kind of file that it reads: "qnn", "onnx", "gguf"
+    file:    the kind of file that it reads: "qnn", "onnx", "gguf", or "torchao." and a scheme
+    bits:    of the weights that it knows
     """
 
     key: str
@@ -37,6 +38,7 @@ class Runtime:
     modules: tuple[str, ...]
     file: str
     open: Callable[[str, Network, int], Language]
+    bits: tuple[int, ...] = (4, 8)
 
 
 # ---- qnn_ext -----------------------------------------------------------------------------------------------------
@@ -168,9 +170,37 @@ class LlamaCpp:
         self._model.n_tokens = length
 
 
+# ---- torchao -----------------------------------------------------------------------------------------------------
+
+
+def _eager(path: str, network: Network, threads: int) -> Language:
+    from .torch_network import TorchAO
+
+    return TorchAO(path, network, threads, compiled=False)
+
+
+def _inductor(path: str, network: Network, threads: int) -> Language:
+    from .torch_network import TorchAO
+
+    return TorchAO(path, network, threads, compiled=True)
+
+
+def _torchao(scheme: str, title: str, bits: int) -> tuple[Runtime, Runtime]:
+    """Eager and compiled."""
+    modules, file = ("torch", "torchao"), f"torchao.{scheme}"
+    return (
+        Runtime(f"torchao-{scheme}", f"torchao {title}", modules, file, _eager, (bits,)),
+        Runtime(f"inductor-{scheme}", f"torchao {title}, compiled", modules, file, _inductor, (bits,)),
+    )
+
+
 RUNTIMES = (
     Runtime("qnn_ext", "qnn_ext", ("qnn_ext.generation",), "qnn", Ours),
     Runtime("onnxruntime", "ONNX Runtime", ("onnxruntime",), "onnx", OnnxRuntime),
     Runtime("openvino", "OpenVINO", ("openvino",), "onnx", OpenVino),
     Runtime("llama.cpp", "llama.cpp", ("llama_cpp", "gguf"), "gguf", LlamaCpp),
+    *_torchao("int4", "int4 weight-only", 4),
+    *_torchao("8da4w", "8da4w", 4),
+    *_torchao("int8", "int8 weight-only", 8),
+    *_torchao("8da8w", "int8 dynamic", 8),
 )

@@ -19,28 +19,34 @@ NAMES = "qnn_ext", "ONNX Runtime"
 
 @pytest.fixture(scope="module", params=[(4, (1, 4)), (8, (1,))], ids=["4 bits", "8 bits"])
 def files(request, tmp_path_factory):
-    kinds = {runtime.file for runtime in RUNTIMES if all(map(importlib.util.find_spec, runtime.modules))}
     bits, lengths = request.param
+    known = [runtime for runtime in RUNTIMES if bits in runtime.bits]
+    kinds = {runtime.file for runtime in known if all(map(importlib.util.find_spec, runtime.modules))}
     made = write_files(TINY, bits, lengths, kinds, 1, tmp_path_factory.mktemp("llm"), verbose=True)
     return {kind: file.path for kind, file in made.items()}
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.key)
-def test_logits(runtime, files):
+def test_logits(runtime, files, monkeypatch):
     for name in runtime.modules:
         pytest.importorskip(name)
+    if runtime.file not in files:
+        pytest.skip("not with weights of so many bits")
+    if "inductor" in runtime.key:
+        monkeypatch.setattr("benchmarks.llm.torch_network.TRIES_KERNELS", False)
     reference = next(one for one in RUNTIMES if one.key == "onnxruntime").open(files["onnx"], TINY, 1)
     expected = reference.run(TOKENS)
     model = runtime.open(files[runtime.file], TINY, 1)
-    # activations are rounded to 8 bits in places of their own, or not at all
-    tolerance = 1e-5 if runtime.key in ("onnxruntime", "qnn_ext") else 0.05
-    by_token = [model.run([token]) for token in TOKENS][-1]
-    model.rewind(0)
-    at_once = model.run(TOKENS)
+    # activations are rounded to 8 bits in places of their own, or not at all; 8da4w has a grid of its own for 4 bits
+    tolerance = 1e-5 if runtime.key in ("onnxruntime", "qnn_ext") else 0.25 if "8da4w" in runtime.key else 0.05
+    results = [[model.run([token]) for token in TOKENS][-1]]
     model.rewind(3)
     model.run(TOKENS[3:4])
-    again = model.run(TOKENS[4:])
-    for found in (by_token, at_once, again):
+    results.append(model.run(TOKENS[4:]))
+    if "inductor" not in runtime.key:  # which compiles for each number of tokens
+        model.rewind(0)
+        results.append(model.run(TOKENS))
+    for found in results:
         assert np.linalg.norm(found - expected) <= tolerance * np.linalg.norm(expected)
 
 
