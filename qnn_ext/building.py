@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tvm.target import Target
@@ -17,6 +18,7 @@ from .export_c import export_c
 from .files.cache import Cache, default_folder
 from .limits import Limits, current, using
 from .module import QnnModule
+from .passes.cache_dtype import with_cache_dtype
 from .passes.float_ports import float_ports
 from .passes.low_precision import at_precision
 from .running.engine import Engine
@@ -44,6 +46,7 @@ def build(
     precision: str = "float32",
     io: str = "model",
     code: bool = True,
+    cache_dtype: str = "model",
 ) -> Engine:
     """Compile a module for a CPU, a GPU or several of them; quantize it first if data, a table or a configuration is
     given.
@@ -90,6 +93,9 @@ def build(
                  rounded operands in float32. Single layers: the field `precision` of a QConfig's `overrides`
     io:          "float32" makes quantized inputs and outputs float32: the engine takes and returns real values, as with
                  `run(x, quantize=True, dequantize=True)`; "model" leaves them as they are
+    cache_dtype: of the rows that a language model keeps in its key-value cache, or another model in states like it:
+                 "float16", or "int8" with a scale for each row, found when it is written; "model" leaves them as they
+                 are. What reads them computes in float32. See `qnn_ext.passes.cache_dtype`
     code:        False leaves out machine code: for an engine that only `export_c` will use, which generates its own
 
     Raises TargetError, QuantizationError, LimitError, and QnnError for a folder given as `cache` to which other users
@@ -103,7 +109,8 @@ def build(
         limits = replace(limits or current(), workspace=workspace_limit)
     if not isinstance(module, QnnModule):
         plain = not (params or cuda_graph or measure) and code and (qconfig, dataset, table) == (None,) * 3
-        return _build_together(module, plain, target, num_threads, limits, cache, jobs, precision, io)
+        prepared = partial(_prepared, precision=precision, io=io, cache_dtype=cache_dtype)
+        return _build_together(module, plain, target, num_threads, limits, cache, jobs, prepared)
     with using(limits):
         if qconfig is not None or dataset is not None or table is not None:
             module = _quantized(module, target, params, qconfig, dataset, table)
@@ -111,12 +118,17 @@ def build(
             from .quantize.stages import bind_parameters
 
             module = bind_parameters(module, params)
-        module = float_ports(replace(module, ir=at_precision(module.ir, precision)), io)
+        module = _prepared(module, precision, io, cache_dtype)
         kept = _cache(cache)
         with _measuring(module, target, num_threads, measure, kept):
             engine = compile_module(module, target, num_threads, cuda_graph, kept, jobs, code)
         engine.exporter = export_c
         return engine
+
+
+def _prepared(module: QnnModule, precision: str, io: str, cache_dtype: str) -> QnnModule:
+    narrow = with_cache_dtype(module, cache_dtype)
+    return float_ports(replace(narrow, ir=at_precision(narrow.ir, precision)), io)
 
 
 def _build_together(
@@ -127,8 +139,7 @@ def _build_together(
     limits: Limits | None,
     cache: bool | str | os.PathLike,
     jobs: int | None,
-    precision: str,
-    io: str,
+    prepared: Callable[[QnnModule], QnnModule],
 ) -> Engine:
     if not modules:
         raise QnnError("there is no module to build")
@@ -138,9 +149,7 @@ def _build_together(
             "modules of several shapes before, and build them without these"
         )
     with using(limits):
-        prepared = [replace(module, ir=at_precision(module.ir, precision)) for module in modules]
-        prepared = [float_ports(one, io) for one in prepared]
-        engine = compile_modules(prepared, target, num_threads, _cache(cache), jobs)
+        engine = compile_modules([*map(prepared, modules)], target, num_threads, _cache(cache), jobs)
         for one in (engine, *engine.others):
             one.exporter = export_c
         return engine

@@ -20,7 +20,7 @@ from .conv2d import conv2d
 from .conv2d_transpose import conv2d_transpose
 from .dense import dense
 from .normalize import normalize
-from .requantize import requantize
+from .requantize import quantize, requantize
 
 Emit = Callable[[Any], Any]
 
@@ -416,6 +416,20 @@ def _per_tensor(columns: Any, zero_point: Any, axis: int, emit: Emit) -> tuple[A
     if math.prod(shape_of(expr)) == 1:
         return columns, reshape(expr, (), emit)
     return shifted(columns, zero_point, axis, emit), 0
+
+
+# ---- rows --------------------------------------------------------------------------------------------------------
+
+
+def integer_rows(x: Any, emit: Emit) -> tuple[Any, Any]:
+    """The rows (N, D) of x (…, D) float32 as int8, and the scale (N,) of each: max |x| / 127, 1 for a row of zeros."""
+    shape = shape_of(x)
+    rows = reshape(x, (math.prod(shape[:-1]), shape[-1]), emit)
+    largest = emit(relax.op.max(emit(relax.op.abs(rows)), -1))
+    zero = emit(relax.op.equal(largest, as_expr(np.float32(0))))
+    divided = emit(relax.op.divide(largest, as_expr(np.float32(127))))
+    scale = emit(relax.op.where(zero, as_expr(np.float32(1)), divided))
+    return emit(quantize(rows, scale, as_expr(np.int32(0)), axis=0, out_dtype="int8")), scale
 
 
 # ---- normalizations ----------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
     matmul(softmax(where(0 … T − 1 ≤ positions, scale · matmul(query, keyᵀ), low)), value)  →  qnn.attention
 
 with reshapes between the steps, as frontends write it: heads that share keys are rows of one matrix. Only in float32,
-with a cache in float32 or float16, and masks that show each query the keys up to its own position, known only at run
+with a cache in float32, float16 or int8 with a scale for each row, and masks that show each query the keys up to its own position, known only at run
 time: those of a static cache.
 """
 
@@ -54,8 +54,8 @@ def cached_attention(mod: IRModule, target: Target) -> IRModule:
 
 @dataclass(frozen=True)
 class _Found:
-    """Operands of an attention: query (…, R, D), key (…, T, D), value (…, T, Dv), and positions, whose elements have
-    `shape`, (B or 1, S)."""
+    """Operands of an attention: query (…, R, D), key (…, T, D), value (…, T, Dv), positions, whose elements have
+    `shape`, (B or 1, S), and the scales of keys and values (…, T, 1), if they are integers."""
 
     query: relax.Expr
     key: relax.Expr
@@ -63,13 +63,14 @@ class _Found:
     positions: relax.Expr
     shape: tuple[int, int]
     scale: float
+    scales: tuple[relax.Expr, ...]
 
     def emitted(self, shape: tuple[int, ...], emit: Emit) -> relax.Expr:
-        query, key, value = (
-            reshape(one, _with_batch(shape_of(one)), emit) for one in (self.query, self.key, self.value)
+        query, key, value, *scales = (
+            reshape(one, _with_batch(shape_of(one)), emit) for one in (self.query, self.key, self.value, *self.scales)
         )
         positions = reshape(self.positions, self.shape, emit)
-        return reshape(emit(qnn.attention(query, key, value, positions, self.scale)), shape, emit)
+        return reshape(emit(qnn.attention(query, key, value, positions, *scales, scale=self.scale)), shape, emit)
 
 
 def _with_batch(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,10 +104,12 @@ def _match(expr: Any, known: Mapping[Any, Any]) -> _Found | None:
     positions = _positions(known.get(mask), of_scores, known)  # type: ignore[arg-type]
     if positions is None or not fits or not 2 < len(of_query) <= 4:  # type: ignore[arg-type]
         return None
-    narrow = [_narrow(one, known) for one in (key, value)]
-    if None not in narrow:
-        key, value = narrow
-    return _Found(query, key, value, *positions, scale)
+    scales: tuple[relax.Expr, ...] = ()
+    stored = [_stored(one, known) for one in (key, value)]
+    if len({str(tensor.ty.dtype) for tensor, *_ in stored}) == 1:
+        (key, *of_keys), (value, *of_values) = stored
+        scales = (*of_keys, *of_values)
+    return _Found(query, key, value, *positions, scale, scales)
 
 
 def _behind_reshapes(expr: Any, known: Mapping[Any, Any]) -> Any:
@@ -117,12 +120,18 @@ def _behind_reshapes(expr: Any, known: Mapping[Any, Any]) -> Any:
     return value
 
 
-def _narrow(expr: relax.Expr, known: Mapping[Any, Any]) -> relax.Expr | None:
-    """The float16 tensor that was made float32, if it is one."""
-    cast = known.get(expr)
-    if op_name(cast) != "astype" or str(data_of(cast).ty.dtype) != "float16":
-        return None
-    return data_of(cast)
+def _stored(expr: relax.Expr, known: Mapping[Any, Any]) -> tuple[relax.Expr, ...]:
+    """The float16 tensor that was made float32; or the integers and the scales of rows that were multiplied; or the
+    expression itself."""
+    value = known.get(expr)
+    if op_name(value) == "astype" and str(data_of(value).ty.dtype) == "float16":
+        return (data_of(value),)
+    if op_name(value) == "multiply":
+        cast, scale = known.get(value.args[0]), value.args[1]
+        by_row = static_shape(scale) == (*(static_shape(expr) or ())[:-1], 1)
+        if by_row and op_name(cast) == "astype" and str(data_of(cast).ty.dtype) == "int8":
+            return data_of(cast), scale
+    return (expr,)
 
 
 def _scaled(expr: Any, known: Mapping[Any, Any]) -> tuple[relax.Expr, relax.Expr, float] | None:

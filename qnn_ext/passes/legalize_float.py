@@ -104,7 +104,7 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _attention(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     scale = float(call.attrs.scale)
-    return builder.call_te(attention.attention, *call.args, scale, primfunc_name_hint="attention")
+    return builder.call_te(attention.attention, *call.args, scale=scale, primfunc_name_hint="attention")
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

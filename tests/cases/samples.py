@@ -177,7 +177,7 @@ SAMPLES = {
             ("value", (2, 2, 7, 8), "float32"),
             ("positions", (2, 3), "int32"),
         ],
-        lambda query, key, value, positions: op.attention(query, key, value, positions, 0.5),
+        lambda query, key, value, positions: op.attention(query, key, value, positions, scale=0.5),
     ),
     "winograd_data": ([("data", (2, 7, 9, 4), "float32")], lambda x: op.winograd_data(x, (1, 0, 1, 2))),
     "winograd_results": ([("data", (2, 2, 3, 144), "float32")], lambda x: op.winograd_results(x, (7, 9))),

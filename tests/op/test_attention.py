@@ -20,16 +20,16 @@ def operands(rng, batch, groups, rows, length, size, values):
 
 
 def module(arrays, scale):
-    names = ("query", "key", "value", "positions")
-    inputs = [(name, array.shape, str(array.dtype)) for name, array in zip(names, arrays, strict=True)]
-    return as_model(assembled(inputs, lambda a, *values: [a.emit(op.attention(*values, scale))]))
+    names = ("query", "key", "value", "positions", "key_scale", "value_scale")
+    inputs = [(name, array.shape, str(array.dtype)) for name, array in zip(names, arrays, strict=False)]
+    return as_model(assembled(inputs, lambda a, *values: [a.emit(op.attention(*values, scale=scale))]))
 
 
 def tolerance(query, key, value, scale):
     """A score's error, by `attention`'s docstring, changes a result by twice as much relative to the values; and sums
     of as many products as there are keys."""
     products = np.abs(query).astype(np.float64) @ np.abs(key).astype(np.float64).swapaxes(2, 3)
-    score = (query.shape[-1] + 3) * 2**-24 * scale * products.max()
+    score = (query.shape[-1] + 4) * 2**-24 * scale * products.max()
     return (2 * score + (key.shape[2] + 16) * 2**-24) * np.abs(value).max()
 
 
@@ -82,6 +82,45 @@ def test_keys_and_values_in_float16(target, rng):
     np.testing.assert_allclose(engine(query, key, value, positions), expected, rtol=0, atol=atol)
 
 
+def integers(rng, *sizes):
+    """query, key and value in int8 with extremes, and their scales, which differ much between rows."""
+    query, *floats = operands(rng, *sizes)
+    rows = [rng.integers(-128, 128, array.shape).astype(np.int8) for array in floats]
+    scales = [(2.0 ** rng.uniform(-9, -5, (*array.shape[:3], 1))).astype(np.float32) for array in floats]
+    return query, rows, scales
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("threads, target", [(1, NATIVE), (2, NATIVE), (1, "x86-64")])
+@pytest.mark.one_in(3)
+def test_keys_and_values_in_int8(shape, threads, target, rng):
+    *sizes, queries, samples = shape
+    query, rows, scales = integers(rng, *sizes)
+    length = rows[0].shape[2]
+    positions = rng.integers(0, length, (samples, queries))
+    positions[0, 0] = [-5, 0, length - 1, 10 * length][rng.integers(4)]
+    arrays = [query, *rows, positions, *scales]
+    engine = qnn_ext.build(module(arrays, 0.25), target, num_threads=threads)
+    real = [integer * scale for integer, scale in zip(rows, scales, strict=True)]
+    expected = ATTENTION.reference(*arrays, scale=0.25)
+    np.testing.assert_allclose(engine(*arrays), expected, rtol=0, atol=tolerance(query, *real, 0.25))
+    np.testing.assert_array_equal(expected, ATTENTION.reference(query, *_doubles(rows, scales), positions, scale=0.25))
+
+
+def _doubles(rows, scales):
+    return [integer.astype(np.float64) * scale for integer, scale in zip(rows, scales, strict=True)]
+
+
+def test_scales_of_keys_that_no_query_sees_are_not_read(rng):
+    query, rows, scales = integers(rng, 1, 2, 4, 50, 16, 16)
+    positions = np.array([[3, 11]])
+    engine = qnn_ext.build(module([query, *rows, positions, *scales], 0.5), num_threads=1)
+    expected = engine(query, *rows, positions, *scales)
+    for scale in scales:
+        scale[:, :, 12:] = np.nan
+    np.testing.assert_array_equal(engine(query, *rows, positions, *scales), expected)
+
+
 @pytest.mark.parametrize("large", [-1e30, 1e30])
 def test_scores_of_any_size(large, rng):
     query, key, value = operands(rng, 1, 1, 4, 10, 8, 8)
@@ -121,4 +160,22 @@ def test_errors(shapes, message):
         relax.Var(str(i), relax.TensorType(list(s), d)) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))
     ]
     with pytest.raises(ShapeError, match=message):
-        relax.BlockBuilder().normalize(op.attention(*values, 1.0))
+        relax.BlockBuilder().normalize(op.attention(*values, scale=1.0))
+
+
+@pytest.mark.parametrize(
+    "dtype, scales, message",
+    [
+        ("int8", (), "int8 have a scale for each row"),
+        ("float32", ((1, 2, 9, 1), (1, 2, 9, 1)), "others have none; found 2"),
+        ("int8", ((1, 2, 9, 1), (1, 2, 9)), "must have shape"),
+        ("int8", ((1, 2, 1, 1), (1, 2, 9, 1)), "must have shape"),
+        ("uint8", (), "uint8"),
+    ],
+)
+def test_errors_of_scales(dtype, scales, message):
+    kinds = ((1, 2, 4, 8), "float32"), ((1, 2, 9, 8), dtype), ((1, 2, 9, 8), dtype), ((1, 4), "int32")
+    kinds = (*kinds, *((scale, "float32") for scale in scales))
+    values = [relax.Var(str(i), relax.TensorType(list(s), d)) for i, (s, d) in enumerate(kinds)]
+    with pytest.raises(ShapeError, match=message):
+        relax.BlockBuilder().normalize(op.attention(*values, scale=1.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +15,7 @@ from ...errors import QuantizationError
 from ...module import QnnModule
 from ...op.arguments import factors_of, with_data
 from ...op.base import constant
-from ...op.compound import reshape
+from ...op.compound import integer_rows, reshape
 from ...op.loop import Loop
 from ...passes.blockwise import keep_packed
 from ...passes.bodies import with_changed_body
@@ -110,14 +109,5 @@ def _by_row(x: Any, emit: Emit) -> Any:
     shape = static_shape(x)
     if shape is None or 0 in shape:
         return x
-    rows = reshape(x, (math.prod(shape[:-1]), shape[-1]), emit)
-    largest = emit(relax.op.max(emit(relax.op.abs(rows)), -1))
-    zero = emit(relax.op.equal(largest, _number(0)))
-    scale = emit(relax.op.where(zero, _number(1), emit(relax.op.divide(largest, _number(127)))))
-    zero_point = constant(np.int32(0))
-    integers = emit(qnn.quantize(rows, scale, zero_point, axis=0, out_dtype="int8"))
-    return reshape(emit(qnn.dequantize(integers, scale, zero_point, axis=0)), shape, emit)
-
-
-def _number(value: float) -> Any:
-    return constant(np.float32(value))
+    integers, scale = integer_rows(x, emit)
+    return reshape(emit(qnn.dequantize(integers, scale, constant(np.int32(0)), axis=0)), shape, emit)

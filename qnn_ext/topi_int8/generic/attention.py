@@ -43,18 +43,22 @@ def lanes_of(target: Target, size: int) -> int:
     return lanes if lanes and size % lanes == 0 else 0
 
 
-def attention(query: te.Tensor, key: te.Tensor, value: te.Tensor, positions: te.Tensor, scale: float) -> te.Tensor:
+def attention(
+    query: te.Tensor, key: te.Tensor, value: te.Tensor, positions: te.Tensor, *scales: te.Tensor, scale: float
+) -> te.Tensor:
     """The kernel of qnn.attention: as above where `lanes_of` finds some, otherwise in steps."""
     target = Target.current(allow_none=True)
     shape = [*map(int, query.shape[:3]), int(value.shape[3])]
     lanes = 0 if target is None else lanes_of(target, shape[3])
     if not lanes:
-        return _in_steps(query, key, value, positions, scale)
+        return _in_steps(query, key, value, positions, *scales, scale=scale)
     body = partial(_nest, scale=scale, lanes=lanes)
-    return nest(shape, [query, key, value, positions], body, dtype="float32", name="attention")
+    return nest(shape, [query, key, value, positions, *scales], body, dtype="float32", name="attention")
 
 
-def _in_steps(query: te.Tensor, key: te.Tensor, value: te.Tensor, positions: te.Tensor, scale: float) -> te.Tensor:
+def _in_steps(
+    query: te.Tensor, key: te.Tensor, value: te.Tensor, positions: te.Tensor, *scales: te.Tensor, scale: float
+) -> te.Tensor:
     """Scores, softmax and results as stages for any target, over all keys."""
     length, depth = int(key.shape[2]), int(key.shape[3])
     samples, count = map(int, positions.shape)
@@ -65,9 +69,13 @@ def _in_steps(query: te.Tensor, key: te.Tensor, value: te.Tensor, positions: te.
         last = tirx.max(tirx.min(position, tirx.const(length - 1, position.ty.dtype)), 0)
         return t <= last.astype("int32")
 
+    def real(tensor: te.Tensor, index: int, b: Expr, g: Expr, t: Expr, column: Expr) -> Expr:
+        element = tensor(b, g, t, column).astype("float32")
+        return element * scales[index](b, g, t, 0) if scales else element
+
     products = te.compute(
         (*query.shape[:3], length),
-        lambda b, g, r, t: te.sum(query(b, g, r, d) * key(b, g, t, d).astype("float32"), axis=d),
+        lambda b, g, r, t: te.sum(query(b, g, r, d) * real(key, 0, b, g, t, d), axis=d),
         name="products",
     )
     scores = te.compute(
@@ -81,9 +89,7 @@ def _in_steps(query: te.Tensor, key: te.Tensor, value: te.Tensor, positions: te.
     return te.compute(
         (*query.shape[:3], value.shape[3]),
         lambda b, g, r, v: te.sum(
-            tirx.Select(
-                seen(b, r, k), shares(b, g, r, k) * value(b, g, k, v).astype("float32"), tirx.const(0.0, "float32")
-            ),
+            tirx.Select(seen(b, r, k), shares(b, g, r, k) * real(value, 1, b, g, k, v), tirx.const(0.0, "float32")),
             axis=k,
         ),
         name="attention",
@@ -106,7 +112,7 @@ class _Tile:
     """
 
     def __init__(self, buffers: list[Any], place: tuple[Expr, Expr], start: Expr, scale: float, lanes: int) -> None:
-        self.query, self.key, self.value, self.positions, self.out = map(T.buffer_proxy, buffers)
+        self.query, self.key, self.value, self.positions, *self.scales, self.out = map(T.buffer_proxy, buffers)
         _, _, self.rows, self.depth = map(int, buffers[0].shape)
         _, _, self.length, self.size = map(int, buffers[2].shape)
         self.samples, self.count = map(int, buffers[3].shape)
@@ -122,6 +128,10 @@ class _Tile:
 
     def row(self, lane: Expr) -> Expr:
         return tirx.min(self.start + lane, self.rows - 1) if self.rows % self.lanes else self.start + lane
+
+    def read(self, key: Expr) -> Expr:
+        """The key that is read in place of one that may be behind the last."""
+        return tirx.min(key, self.length - 1) if self.length % KEYS else key
 
     def emit(self) -> None:
         self._turn()
@@ -158,7 +168,7 @@ class _Tile:
         lowest = tirx.min_value("float32")
         with self._blocks() as block:
             keys = [block * KEYS + k for k in range(KEYS)]
-            read = [tirx.min(key, self.length - 1) if self.length % KEYS else key for key in keys]
+            read = [self.read(key) for key in keys]
             for k in range(KEYS):
                 with T.vectorized(0, self.lanes) as lane:
                     sums[k, lane] = tirx.const(0.0, "float32")
@@ -174,10 +184,12 @@ class _Tile:
             for k in range(KEYS):
                 with T.vectorized(0, self.lanes) as lane:
                     score = sums[k, lane] * tirx.const(self.scale, "float32")
+                    if self.scales:
+                        score = score * self.scales[0][(*self.place, read[k], 0)]
                     self.scores[keys[k], lane] = tirx.Select(keys[k] < self.limit[lane], score, lowest)
 
     def _softmax(self) -> None:
-        """Exponentials instead of scores, and their sums."""
+        """Exponentials instead of scores, and their sums; then, for int8, each times the scale of its value."""
         with T.vectorized(0, self.lanes) as lane:
             self.high[lane] = tirx.min_value("float32")
         with self._blocks() as block:
@@ -194,6 +206,12 @@ class _Tile:
                 self.scores[key, lane] = tirx.Select(seen, power, tirx.const(0.0, "float32"))
             with T.vectorized(0, self.lanes) as lane:
                 self.total[lane] = self.total[lane] + self.scores[key, lane]
+            if self.scales:
+                with T.vectorized(0, self.lanes) as lane:
+                    scale = self.scales[1][(*self.place, self.read(key), 0)]
+                    self.scores[key, lane] = tirx.Select(
+                        key < self.limit[lane], self.scores[key, lane] * scale, tirx.const(0.0, "float32")
+                    )
 
     def _mix(self, rows: range, first: Expr, vectors: int) -> None:
         """The results of some rows, `vectors` vectors from `first` on."""
