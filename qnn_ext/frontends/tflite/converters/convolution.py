@@ -160,7 +160,9 @@ def hybrid_convolution(
     geometry: Geometry,
     asymmetric: bool,
 ) -> relax.Expr:
-    """Convolution of float32 activations, quantized per image at run time, with int8 weights (OHWI, `qparams`)."""
+    """Convolution of float32 activations, quantized per image at run time, with int8 weights (OHWI, `qparams`).
+    With scales of channels, the reference kernel of CONV_2D and the optimized one of DEPTHWISE_CONV_2D multiply by one
+    scale after the other."""
     asymmetric |= node.delegated
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
     pointwise = shape_of(weight)[1:3] == (1, 1) and geometry == Geometry()
@@ -168,7 +170,10 @@ def hybrid_convolution(
         return finish_float(node, packed_product(node, rows), bias)
     acc = node.emit(qnn.conv2d(rows.data, weight, 0, 0, 1.0, qparams.scale, **geometry.options()))
     weight_sum = _weight_sum(node, shape_of(data), weight, geometry) if asymmetric else None
-    return finish_float(node, dequantize_accumulator(node, acc, rows, weight_sum, qparams.scale), bias)
+    name = "CONV_2D" if node.reference_kernels else "DEPTHWISE_CONV_2D"
+    weight_first = qparams.per_channel and node.operator.name == name and not node.delegated
+    real = dequantize_accumulator(node, acc, rows, weight_sum, qparams.scale, weight_first)
+    return finish_float(node, real, bias)
 
 
 def _pointwise(node: Node, weight: relax.Expr, qparams: QParams) -> relax.Expr:

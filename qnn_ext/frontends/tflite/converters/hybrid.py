@@ -60,21 +60,21 @@ def _symmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, No
 
 
 def _asymmetric(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
-    """s = (max − min) / 255 over an interval that contains 0, in double; z is taken from the end of the interval with
-    the smaller rounding error; TFLite's AsymmetricQuantizeFloats. A row of zeros has s = 1."""
+    """s = (max − min) / 255 over an interval that contains 0, in double but for the difference; z is taken from the end
+    of the interval with the smaller rounding error; TFLite's AsymmetricQuantizeFloats. A row of zeros has s = 1."""
     emit = node.emit
 
     def real(value: float) -> relax.Expr:
         return number(value, "float64")
 
-    def end(extreme: relax.Expr) -> relax.Expr:
-        return as_dtype(node, emit(extreme), "float64")
-
-    zero = real(0)
-    low = emit(relax.op.minimum(end(relax.op.min(flat, axis=[1], keepdims=True)), zero))
-    high = emit(relax.op.maximum(end(relax.op.max(flat, axis=[1], keepdims=True)), zero))
-    extent = emit(relax.op.subtract(high, low))
-    extent = emit(relax.op.where(emit(relax.op.equal(extent, zero)), real(255), extent))
+    zero = number(0)
+    ends = [
+        emit(relax.op.minimum(emit(relax.op.min(flat, axis=[1], keepdims=True)), zero)),
+        emit(relax.op.maximum(emit(relax.op.max(flat, axis=[1], keepdims=True)), zero)),
+    ]
+    extent = emit(relax.op.subtract(ends[1], ends[0]))
+    extent = emit(relax.op.where(emit(relax.op.equal(extent, zero)), number(255), extent))
+    low, high, extent = (as_dtype(node, value, "float64") for value in (*ends, extent))
     scale = emit(relax.op.divide(extent, real(255)))
     below, above = emit(relax.op.divide(low, scale)), emit(relax.op.divide(high, scale))
     from_low, from_high = emit(relax.op.subtract(real(-128), below)), emit(relax.op.subtract(real(127), above))
@@ -116,9 +116,14 @@ def packed_product(node: Node, rows: Rows) -> relax.Expr:
 
 
 def dequantize_accumulator(
-    node: Node, accumulator: relax.Expr, rows: Rows, weight_sum: relax.Expr | None, weight_scale: np.ndarray
+    node: Node,
+    accumulator: relax.Expr,
+    rows: Rows,
+    weight_sum: relax.Expr | None,
+    weight_scale: np.ndarray,
+    weight_first: bool = False,
 ) -> relax.Expr:
-    """(Σ q·w − z·Σ w) · (s · s_w) in float32.
+    """(Σ q·w − z·Σ w) · (s · s_w) in float32; with `weight_first`, times s_w and then times s.
 
     accumulator: int32 or float32, its first axis the rows, its last the output channels; weight_sum: of the same dtype,
     broadcasts against it; weight_scale: a number, or one for each channel
@@ -130,5 +135,7 @@ def dequantize_accumulator(
         zero_point = as_dtype(node, reshaped(node, rows.zero_point, column), str(acc.ty.dtype))
         correction = node.emit(relax.op.multiply(zero_point, weight_sum))
         acc = node.emit(relax.op.subtract(acc, correction))
-    scale = node.emit(relax.op.multiply(reshaped(node, rows.scale, column), constant(weight_scale)))
-    return node.emit(relax.op.multiply(as_dtype(node, acc, "float32"), scale))
+    real, scale = as_dtype(node, acc, "float32"), reshaped(node, rows.scale, column)
+    if weight_first:
+        return node.emit(relax.op.multiply(node.emit(relax.op.multiply(real, constant(weight_scale))), scale))
+    return node.emit(relax.op.multiply(real, node.emit(relax.op.multiply(scale, constant(weight_scale)))))
