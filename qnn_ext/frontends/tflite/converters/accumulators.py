@@ -134,11 +134,14 @@ def finish_accumulator(
 
 def finish_float(node: Node, result: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
     """result + bias in float32, then activated."""
-    if bias is not None:
-        if str(bias.ty.dtype) != "float32":
-            raise node.malformed(f"the bias of a float product must be float32, found {bias.ty.dtype}")
-        result = relax.op.add(node.emit(result), bias)
-    return node.activate(result)
+    return node.activate(result if bias is None else plus_bias(node, node.emit(result), bias))
+
+
+def plus_bias(node: Node, result: relax.Expr, bias: relax.Expr, dtype: str = "float32") -> relax.Expr:
+    """result + bias, of this dtype. The bias must be float32."""
+    if str(bias.ty.dtype) != "float32":
+        raise node.malformed(f"the bias of a float product must be float32, found {bias.ty.dtype}")
+    return relax.op.add(result, as_dtype(node, bias, dtype))
 
 
 def as_dtype(node: Node, expr: relax.Expr, dtype: str) -> relax.Expr:

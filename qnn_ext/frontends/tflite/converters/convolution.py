@@ -118,7 +118,7 @@ def _window_operator(node: Node, weight: relax.Expr, axis: int, groups: int, asy
     if kind == "hybrid":
         qparams = weight_qparams(node, 1, axis)
         if node.delegated and groups == 1 and (kernel, strides) == ((1, 1), (1, 1)) and sum(shape_of(weight)) > 4:
-            return finish_float(node, _pointwise(node, weight, qparams), bias)
+            return node.activate(_pointwise(node, weight, qparams, bias))
         return hybrid_convolution(node, node.input(0), weight, qparams, bias, geometry, asymmetric)
     dtype = accumulator_dtype(node, node.dtype(0), 2)
     data, weights = (node.input(0), node.qparams(0)), (weight, weight_qparams(node, 1, axis))
@@ -172,17 +172,16 @@ def hybrid_convolution(
     weight_sum = _weight_sum(node, shape_of(data), weight, geometry) if asymmetric else None
     name = "CONV_2D" if node.reference_kernels else "DEPTHWISE_CONV_2D"
     weight_first = qparams.per_channel and node.operator.name == name and not node.delegated
-    real = dequantize_accumulator(node, acc, rows, weight_sum, qparams.scale, weight_first)
-    return finish_float(node, real, bias)
+    return node.activate(dequantize_accumulator(node, acc, rows, weight_sum, qparams.scale, bias, weight_first))
 
 
-def _pointwise(node: Node, weight: relax.Expr, qparams: QParams) -> relax.Expr:
+def _pointwise(node: Node, weight: relax.Expr, qparams: QParams, bias: relax.Expr | None) -> relax.Expr:
     """XNNPACK turns convolutions of 1×1 (but not of one channel to one) into dense layers, so that the activations are
     quantized per pixel."""
     units, _, _, depth = shape_of(weight)
     shape = node.shape(0)
     rows = reshaped(node, node.input(0), (shape[0] * shape[1] * shape[2], depth))
-    result = hybrid_dense(node, rows, reshaped(node, weight, (units, depth)), qparams)
+    result = hybrid_dense(node, rows, reshaped(node, weight, (units, depth)), qparams, bias)
     return node.emit(reshaped(node, result, (*shape[:3], units)))
 
 

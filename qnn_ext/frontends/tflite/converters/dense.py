@@ -57,7 +57,7 @@ def _dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
     if kind == "float":
         return finish_float(node, _float_product(node, data, weight), bias)
     if kind == "hybrid":
-        return finish_float(node, hybrid_dense(node, data, weight, weight_qparams(node, 1, 0)), bias)
+        return node.activate(hybrid_dense(node, data, weight, weight_qparams(node, 1, 0), bias))
     source, weights = node.qparams(0), weight_qparams(node, 1, 0)
     if runs_on_ruy(node):
         acc = integer_dense(data, weight, source, weights, "int32")
@@ -74,15 +74,17 @@ def integer_dense(data: relax.Expr, weight: relax.Expr, source: QParams, weights
     return qnn.dense(data, weight, source.zero_point, weights.zero_point, source.scale, weights.scale, out_dtype=dtype)
 
 
-def hybrid_dense(node: Node, data: relax.Expr, weight: relax.Expr, weights: QParams) -> relax.Expr:
-    """float32 (M, K), quantized per row at run time, times int8 (N, K)ᵀ."""
+def hybrid_dense(
+    node: Node, data: relax.Expr, weight: relax.Expr, weights: QParams, bias: relax.Expr | None = None
+) -> relax.Expr:
+    """float32 (M, K), quantized per row at run time, times int8 (N, K)ᵀ, and a bias."""
     asymmetric = node.delegated or node.options["asymmetric_quantize_inputs"]
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
     acc = node.emit(qnn.dense(rows.data, weight, 0, 0, 1.0, weights.scale))
     weight_sum = None
     if asymmetric:
         weight_sum = reshaped(node, node.emit(qnn.row_sum(weight)), (1, shape_of(weight)[0]))
-    return dequantize_accumulator(node, acc, rows, weight_sum, weights.scale)
+    return dequantize_accumulator(node, acc, rows, weight_sum, weights.scale, bias)
 
 
 def _packed_dense(node: Node, data: relax.Expr) -> relax.Expr:

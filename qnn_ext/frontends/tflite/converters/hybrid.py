@@ -16,7 +16,7 @@ from .... import op as qnn
 from ....op.base import constant
 from ..node import Node, shape_of
 from ..weights import packed_matrix
-from .accumulators import as_dtype, number, reshaped
+from .accumulators import as_dtype, number, plus_bias, reshaped
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,12 @@ def dequantize_accumulator(
     rows: Rows,
     weight_sum: relax.Expr | None,
     weight_scale: np.ndarray,
+    bias: relax.Expr | None = None,
     weight_first: bool = False,
 ) -> relax.Expr:
-    """(Σ q·w − z·Σ w) · (s · s_w) in float32; with `weight_first`, times s_w and then times s.
+    """(Σ q·w − z·Σ w) · (s · s_w) + bias in float32; with `weight_first`, times s_w and then times s. XNNPACK
+    multiplies by s, and then by s_w and adds the bias at once, which rounds once: in double here, which is the same
+    but for sums next to a midpoint of float32.
 
     accumulator: int32 or float32, its first axis the rows, its last the output channels; weight_sum: of the same dtype,
     broadcasts against it; weight_scale: a number, or one for each channel
@@ -136,6 +139,16 @@ def dequantize_accumulator(
         correction = node.emit(relax.op.multiply(zero_point, weight_sum))
         acc = node.emit(relax.op.subtract(acc, correction))
     real, scale = as_dtype(node, acc, "float32"), reshaped(node, rows.scale, column)
+    weight = constant(weight_scale)
+    if node.delegated:
+        real = node.emit(relax.op.multiply(real, scale))
+        if bias is None:
+            return node.emit(relax.op.multiply(real, weight))
+        wide = as_dtype(node, real, "float64"), as_dtype(node, weight, "float64")
+        total = plus_bias(node, node.emit(relax.op.multiply(*wide)), bias, "float64")
+        return as_dtype(node, node.emit(total), "float32")
     if weight_first:
-        return node.emit(relax.op.multiply(node.emit(relax.op.multiply(real, constant(weight_scale))), scale))
-    return node.emit(relax.op.multiply(real, node.emit(relax.op.multiply(scale, constant(weight_scale)))))
+        real = node.emit(relax.op.multiply(node.emit(relax.op.multiply(real, weight)), scale))
+    else:
+        real = node.emit(relax.op.multiply(real, node.emit(relax.op.multiply(scale, weight))))
+    return real if bias is None else node.emit(plus_bias(node, real, bias))
