@@ -26,6 +26,7 @@ from qnn_ext.module import QnnModule
 from qnn_ext.op.base import constant_value
 from qnn_ext.passes.bodies import every_binding
 from qnn_ext.passes.rewrite import operands
+from qnn_ext.qparams import CACHE_DTYPES
 from qnn_ext.quantize import QConfig, quantize
 
 from .models import AT_HAND, ROOT
@@ -112,6 +113,9 @@ def measure(module: QnnModule, ways: dict[str, dict[str, Any]], count: int, leng
         found = quantize(module, dataset=calibration, config=QConfig(**settings))
         model = LanguageModel(qnn_ext.build(found, num_threads=1))
         yield Row(way, 8 * constant_bytes(found) / values, perplexity(model, texts))
+    for dtype in CACHE_DTYPES[1:]:
+        model = LanguageModel(qnn_ext.build(module, num_threads=1, cache_dtype=dtype))
+        yield Row(f"float32, cache {dtype}", 32.0, perplexity(model, texts))
 
 
 def constant_bytes(module: QnnModule) -> int:

@@ -11,6 +11,8 @@ from .lazily import np
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 """Those in which products of floats can be computed."""
+CACHE_DTYPES = ("model", "float16", "int8")
+"""Those in which a key-value cache can be kept; "model": that of the model."""
 INTEGER_DTYPES = ("int8", "uint8", "int16", "uint16", "int32", "int64")
 
 

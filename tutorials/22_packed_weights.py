@@ -77,7 +77,15 @@ with tempfile.TemporaryDirectory() as folder:
         size = (Path(folder) / "quantized.qnn").stat().st_size
         print(f"{way:30} perplexity {perplexity(LanguageModel(engine), measured):8.3f}, file {size / 1e3:6.0f} kB")
 
-# 4. The command does the same:
+# 4. The key-value cache in fewer bits, too: in float16, or in int8 with a scale for each row.
+
+four = quantize(module, dataset=data, config=QConfig(**FOUR))
+for dtype in ("model", "float16", "int8"):
+    engine = qnn_ext.build(four, cache_dtype=dtype)
+    size = sum(state.initial.nbytes for state in engine.states)
+    print(f"cache {dtype:8} perplexity {perplexity(LanguageModel(engine), measured):8.3f}, cache {size / 1e3:6.1f} kB")
+
+# 5. The command does the same:
 #
 #     qnn-ext quantize model.pt2 --weight-only --bits 4 --group-size 32 --embeddings --set weight_rounding=gptq \
 #         --data tokens.npz -o quantized.qnn

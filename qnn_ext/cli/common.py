@@ -339,13 +339,22 @@ def compile_model(
 
 
 def open_engine(
-    path: Path, target: str, threads: int | None, importing: ImportOptions, verify: Path | None = None
+    path: Path,
+    target: str,
+    threads: int | None,
+    importing: ImportOptions,
+    verify: Path | None = None,
+    cache_dtype: str = "model",
 ) -> Engine:
     """The engine of a `.qnn` file, verified if a key is given, or of a model file, which is compiled."""
     form = recognize(path)
     if form != "qnn":
         refuse_verify(path, verify)
-        return compile_model(import_model(path, form, importing), target, threads)
+        return compile_model(import_model(path, form, importing), target, threads, cache_dtype=cache_dtype)
+    if cache_dtype != "model":
+        raise QnnError(
+            f"{path} is already compiled, and so is its cache: give --cache-dtype to `qnn-ext compile`, or leave it out"
+        )
     refuse_import_options(path, importing)
     refuse_target(path, None if target == "native" else target)
     from ..running.engine import load  # only here: `inspect` runs nothing

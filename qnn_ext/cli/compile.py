@@ -15,7 +15,7 @@ import click
 from ..errors import QnnError
 from ..files.signing import PASSPHRASE, private_key
 from ..module import QnnModule
-from ..qparams import PRECISIONS
+from ..qparams import CACHE_DTYPES, PRECISIONS
 from ..running.engine import Engine
 from ..running.model import target_name
 from .c_library import WEIGHTS, CNames, c_library
@@ -98,6 +98,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="Inputs and outputs: float32 ones take and return real values where the model's are quantized.",
 )
+@click.option(
+    "--cache-dtype",
+    type=click.Choice(CACHE_DTYPES),
+    default="model",
+    show_default=True,
+    help="Of a language model's key-value cache: int8 has a scale for each row, found when it is written.",
+)
 @click.option("--verbose", is_flag=True, help="Show each pass: its time, and what it changed.")
 @click.option(
     "--dump-ir", type=click.Path(path_type=Path), metavar="DIR", help="Write the module after each pass, as TVMScript."
@@ -119,6 +126,7 @@ def compile_(
     jobs: int | None,
     precision: str,
     io: str,
+    cache_dtype: str,
     verbose: bool,
     dump_ir: Path | None,
     sign: Path | None,
@@ -145,7 +153,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite --emit c -o mobilenet/ --target rpi3,rpi5
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
-      qnn-ext compile llama1.pt2 --also llama128.pt2
+      qnn-ext compile llama1.pt2 --also llama128.pt2 --cache-dtype int8
       qnn-ext compile resnet18-symbol.json --shape data=1,3,224,224
     """
     form = recognize(model)
@@ -171,6 +179,7 @@ def compile_(
     modules = [module, *(_other_shape(shape, model, form, importing) for shape in shapes)]
     imported = {"pass": "import", "seconds": time.perf_counter() - started, "changed": None}
     settings: dict[str, Any] = {"workspace_limit": workspace_limit, "jobs": jobs, "precision": precision, "io": io}
+    settings["cache_dtype"] = cache_dtype
     settings["measure"] = _measuring(as_json) if measure else False
     if library is not None:
         with _tuned(tuning):

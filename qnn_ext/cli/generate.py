@@ -10,6 +10,7 @@ import click
 
 from ..errors import InputError
 from ..generation import Generated, LanguageModel, Sampling, Tokenizer, generate, load_tokenizer
+from ..qparams import CACHE_DTYPES
 from .common import (
     FILE,
     build_options,
@@ -47,6 +48,13 @@ _BESIDE = ("tokenizer.json", "tokenizer.model")
 @click.option("--top-k", type=int, default=0, help="Draw among so many of the likeliest tokens. Default: all.")
 @click.option("--top-p", type=float, default=1.0, help="Draw among the likeliest with this probability. Default: 1.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
+@click.option(
+    "--cache-dtype",
+    type=click.Choice(CACHE_DTYPES),
+    default="model",
+    show_default=True,
+    help="Of the key-value cache of a model file; int8 has a scale for each row.",
+)
 @verify_option
 @build_options
 @json_option

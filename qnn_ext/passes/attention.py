@@ -3,8 +3,8 @@
     matmul(softmax(where(0 … T − 1 ≤ positions, scale · matmul(query, keyᵀ), low)), value)  →  qnn.attention
 
 with reshapes between the steps, as frontends write it: heads that share keys are rows of one matrix. Only in float32,
-with a cache in float32, float16 or int8 with a scale for each row, and masks that show each query the keys up to its own position, known only at run
-time: those of a static cache.
+with a cache in float32, float16 or int8 with a scale for each row, and masks that show each query the keys up to its
+own position, known only at run time: those of a static cache.
 """
 
 from __future__ import annotations

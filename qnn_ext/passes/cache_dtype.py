@@ -26,17 +26,16 @@ from ..module import QnnModule, State
 from ..op.base import call_attributes, definition_of, shape_of
 from ..op.compound import integer_rows, reshape
 from ..op.write_rows import WRITE_ROWS
+from ..qparams import CACHE_DTYPES
 from .inline import inlined
 from .rewrite import Emit, Rebuild, operands, plain_attrs
-
-CACHE_DTYPES = ("model", "float16", "int8")
 
 
 def with_cache_dtype(module: QnnModule, dtype: str) -> QnnModule:
     """The module whose caches hold rows as `dtype` says: "model" for those of the model.
 
-    A cache is a state (…, T, D) in float32 that is only changed by `qnn.write_rows` along T. With int8 a state of scales
-    (…, T, 1) follows it, with ".scale" behind its name. Values beyond ±65504 are infinite in float16.
+    A cache is a state (…, T, D) in float32 that is only changed by `qnn.write_rows` along T. With int8 a state of
+    scales (…, T, 1) follows it, with ".scale" behind its name. Values beyond ±65504 are infinite in float16.
 
     Raises QnnError for another dtype, or if there is no such state.
     """

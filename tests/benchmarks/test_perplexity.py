@@ -23,7 +23,9 @@ def test_rows(checkpoint):
     names = ["int8 weight-only, per row", "8da4w: int4 dynamic, groups of 32"]
     ways = {name: perplexity.WAYS[name] for name in names}
     rows = list(perplexity.measure(perplexity.module_of(checkpoint), ways, 2, 12))
-    assert [row.way for row in rows] == ["float32", *names]
+    assert [row.way for row in rows] == ["float32", *names, "float32, cache float16", "float32, cache int8"]
+    for row in rows[3:]:
+        assert 0 < abs(row.perplexity - rows[0].perplexity) < 0.01 * rows[0].perplexity
     assert rows[0].bits == 32 and rows[1].bits < 16 and 1 < rows[0].perplexity < 64
     assert 0 < abs(rows[1].perplexity - rows[0].perplexity) < 0.1 * rows[0].perplexity
     assert perplexity.table(rows).count("\n") == len(rows) + 1

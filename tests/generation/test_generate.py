@@ -44,6 +44,7 @@ def engines(model, tmp_path_factory):
         modules.append(qnn_ext.from_pytorch(program))
         qnn_ext.build(modules[-1], num_threads=1).save(folder / f"llama{count}.qnn")
     qnn_ext.build(modules, num_threads=1).save(folder / "llama.qnn")
+    torch.export.save(program, folder / "llama4.pt2")
     return folder, [qnn_ext.load(folder / f"llama{count}.qnn") for count in (1, 4, "")]
 
 
@@ -262,5 +263,27 @@ def test_command(cli, engines, model):
     code, out, err = cli("generate", folder / "llama.qnn", "-p", prompt, "-n", "5")
     assert code == 0 and out.strip() == " ".join(map(str, [*PROMPT, *expected])) and err.count("states") == 1
     assert all(len(line) <= 80 for line in err.splitlines())
+    code, _, err = cli("generate", folder / "llama1.qnn", "-p", prompt, "--cache-dtype", "int8")
+    assert code == 1 and "already compiled, and so is its cache: give --cache-dtype to `qnn-ext compile`" in err
     code, _, err = cli("generate", folder / "llama1.qnn", "-p", "Once upon", "-n", "5")
     assert code == 1 and "give --tokenizer FILE" in err
+
+
+@pytest.mark.parametrize("dtype, bytes_of_rows", [("model", 4 * 4), ("float16", 4 * 2), ("int8", 4 + 4)])
+def test_command_with_a_cache_of_few_bits(dtype, bytes_of_rows, cli, engines, model, tmp_path):
+    """The dtype of the cache of a file that is compiled, by one command or by two."""
+    folder, _ = engines
+    prompt = " ".join(map(str, PROMPT))
+    source = folder / "llama4.pt2"
+    options = ["-p", prompt, "-n", "6", "--json"]
+    code, out, _ = cli("generate", source, *options, "--cache-dtype", dtype, "--threads", "1")
+    found = json.loads(out)
+    config = model.config
+    rows = 2 * config.layers * config.kv_heads * config.length
+    assert code == 0 and found["states"] == rows * bytes_of_rows
+    code, _, _ = cli("compile", source, "-o", tmp_path / "narrow.qnn", "--cache-dtype", dtype, "--threads", "1")
+    assert code == 0
+    code, out, _ = cli("generate", tmp_path / "narrow.qnn", *options)
+    assert code == 0 and json.loads(out)["tokens"] == found["tokens"]
+    if dtype == "model":
+        assert found["tokens"] == by_pytorch(model, PROMPT, 6)
