@@ -35,6 +35,7 @@ from ..passes import (
 from ..passes.attention import cached_attention
 from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
 from ..passes.checks import collect_checks, drop_checks
+from ..passes.empties import without_empties
 from ..passes.float_products import float_products
 from ..passes.fold_calls import fold_calls
 from ..passes.fold_quantized import fold_quantized
@@ -303,6 +304,7 @@ def qnn_pipeline(mod: IRModule, target: Target, runtime: bool = True) -> IRModul
         partial(slice_splits, most=MOST if grid else 0),  # kernels with one result
         drop_checks,  # their findings are in the status, if it was collected
         drop_trims,  # the engine trims
+        without_empties,  # tensors without elements are constants
         compute_once,  # ranges and quantization of data that several products read
         partial(cached_attention, target=target),  # over a key-value cache, in one kernel
         fold_padding,  # explicit pads into the convolutions after them
