@@ -126,7 +126,7 @@ def _stored(expr: relax.Expr, known: Mapping[Any, Any]) -> tuple[relax.Expr, ...
     value = known.get(expr)
     if op_name(value) == "astype" and str(data_of(value).ty.dtype) == "float16":
         return (data_of(value),)
-    if op_name(value) == "multiply":
+    if value is not None and op_name(value) == "multiply":
         cast, scale = known.get(value.args[0]), value.args[1]
         by_row = static_shape(scale) == (*(static_shape(expr) or ())[:-1], 1)
         if by_row and op_name(cast) == "astype" and str(data_of(cast).ty.dtype) == "int8":

@@ -76,7 +76,11 @@ def _is_cache(param: Any, result: Any, bindings: dict[Any, Any]) -> bool:
         return False
     while not result.same_as(param):
         value = bindings.get(result)
-        if definition_of(value) is not WRITE_ROWS or call_attributes(value)["axis"] != len(shape_of(param)) - 2:
+        if (
+            value is None
+            or definition_of(value) is not WRITE_ROWS
+            or call_attributes(value)["axis"] != len(shape_of(param)) - 2
+        ):
             return False
         result = value.args[0]
     return True
