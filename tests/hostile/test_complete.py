@@ -77,6 +77,8 @@ WITHOUT = {
         *("STABLEHLO_GATHER", "STABLEHLO_SCATTER"),
     },
     "reads bits as they are": {"BITCAST"},
+    "counts positions within a window": {"MaxPoolingWithArgmax2D"},
+    "compares positions with those of a window, and drops others": {"MaxUnpooling2D"},
     "no positions: `indexing` is the order of axes": {"aten.meshgrid.indexing"},
     "clips its indices, as MXNet does": {"Embedding", "_contrib_quantized_embedding"},
 }

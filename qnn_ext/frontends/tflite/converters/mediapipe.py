@@ -93,7 +93,8 @@ def convert_pool_with_places(node: Node) -> list[relax.Expr]:
 
 @converter("MaxUnpooling2D", max_version=1)
 def convert_unpooling(node: Node) -> relax.Expr:
-    """Each element at its place in a window of zeros: data and places within windows of the same shape."""
+    """Each element at its place in a window of zeros: data and places of the same shape. Places beyond the
+    window, which pooling does not give, are dropped."""
     pool, emit = _pool(node), node.emit
     data, places = node.input(0), node.input(1)
     batch, height, width, channels = node.shape(0)
