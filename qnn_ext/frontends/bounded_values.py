@@ -23,9 +23,20 @@ _DEEPEST = 64
 _BYTES = ("bool", "int8", "uint8")
 
 
-def bounds_of(builder: relax.BlockBuilder, value: relax.Expr, depth: int = 0) -> Bounds:
+def bounds_of(builder: relax.BlockBuilder, value: relax.Expr) -> Bounds:
     """The least and the largest value that elements of an integer or bool tensor can have. None if only its dtype
     bounds them and has more than 8 bits."""
+    return _bounds(builder, value, 0, {})
+
+
+def _bounds(builder: relax.BlockBuilder, value: relax.Expr, depth: int, known: dict[relax.Expr, Bounds]) -> Bounds:
+    """known: the bounds of expressions seen before; a graph may lead to one in any number of ways"""
+    if value not in known:
+        known[value] = _found(builder, value, depth, known)
+    return known[value]
+
+
+def _found(builder: relax.BlockBuilder, value: relax.Expr, depth: int, seen: dict[relax.Expr, Bounds]) -> Bounds:
     dtype, known = str(value.ty.dtype), constant_value(value)
     if dtype.startswith(("float", "bfloat")):
         return None
@@ -34,7 +45,7 @@ def bounds_of(builder: relax.BlockBuilder, value: relax.Expr, depth: int = 0) ->
     low, high = (0, 1) if dtype == "bool" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
     call = builder.lookup_binding(value) if isinstance(value, relax.Var) else value
     if depth < _DEEPEST and isinstance(call, relax.Call):
-        found = _of_call(call, lambda operand: bounds_of(builder, operand, depth + 1))
+        found = _of_call(call, lambda operand: _bounds(builder, operand, depth + 1, seen))
         if found is not None and low <= found[0] and found[1] <= high:  # else it may wrap around
             return found
     return (low, high) if dtype in _BYTES else None

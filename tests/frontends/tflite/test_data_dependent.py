@@ -161,6 +161,19 @@ def test_ranges_without_a_known_end():
         from_tflite(up_to(0, 1, limited=False))
 
 
+def test_bounds_of_a_value_that_many_ways_lead_to():
+    graph = Graph()
+    value = graph.input((), "int8")
+    wide = graph.tensor((), "int64")
+    graph.op("CAST", [value], [wide], inDataType=9, outDataType=4)
+    for _ in range(50):
+        doubled = graph.tensor((), "int64")
+        graph.op("MAXIMUM", [wide, wide], [doubled])
+        wide = doubled
+    graph.op("RANGE", [graph.const(I64(0)), wide, graph.const(I64(1))], [graph.output((), "int64")])
+    check(graph.build(), [[np.int8(5)], [np.int8(127)]])
+
+
 def test_slice_by_the_number_of_boxes(rng):
     """The boxes that NON_MAX_SUPPRESSION_V4 keeps, without what fills them up."""
     graph = Graph()
