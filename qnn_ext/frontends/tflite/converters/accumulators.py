@@ -134,14 +134,14 @@ def finish_accumulator(
 
 def finish_float(node: Node, result: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
     """result + bias in float32, then activated."""
-    return node.activate(result if bias is None else plus_bias(node, node.emit(result), bias))
+    return node.activate(result if bias is None else relax.op.add(node.emit(result), float_bias(node, bias)))
 
 
-def plus_bias(node: Node, result: relax.Expr, bias: relax.Expr, dtype: str = "float32") -> relax.Expr:
-    """result + bias, of this dtype. The bias must be float32."""
+def float_bias(node: Node, bias: relax.Expr) -> relax.Expr:
+    """The bias of a float product, which must be float32."""
     if str(bias.ty.dtype) != "float32":
         raise node.malformed(f"the bias of a float product must be float32, found {bias.ty.dtype}")
-    return relax.op.add(result, as_dtype(node, bias, dtype))
+    return bias
 
 
 def as_dtype(node: Node, expr: relax.Expr, dtype: str) -> relax.Expr:

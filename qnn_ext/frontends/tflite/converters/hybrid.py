@@ -16,7 +16,7 @@ from .... import op as qnn
 from ....op.base import constant
 from ..node import Node, shape_of
 from ..weights import packed_matrix
-from .accumulators import as_dtype, number, plus_bias, reshaped
+from .accumulators import as_dtype, float_bias, number, reshaped
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,7 @@ def dequantize_accumulator(
     weight_first: bool = False,
 ) -> relax.Expr:
     """(Σ q·w − z·Σ w) · (s · s_w) + bias in float32; with `weight_first`, times s_w and then times s. XNNPACK
-    multiplies by s, and then by s_w and adds the bias at once, which rounds once: in double here, which is the same
-    but for sums next to a midpoint of float32.
+    multiplies by s, and then by s_w and adds the bias in one step, which rounds once.
 
     accumulator: int32 or float32, its first axis the rows, its last the output channels; weight_sum: of the same dtype,
     broadcasts against it; weight_scale: a number, or one for each channel
@@ -144,11 +143,9 @@ def dequantize_accumulator(
         real = node.emit(relax.op.multiply(real, scale))
         if bias is None:
             return node.emit(relax.op.multiply(real, weight))
-        wide = as_dtype(node, real, "float64"), as_dtype(node, weight, "float64")
-        total = plus_bias(node, node.emit(relax.op.multiply(*wide)), bias, "float64")
-        return as_dtype(node, node.emit(total), "float32")
+        return node.emit(qnn.fma(real, weight, float_bias(node, bias)))
     if weight_first:
         real = node.emit(relax.op.multiply(node.emit(relax.op.multiply(real, weight)), scale))
     else:
         real = node.emit(relax.op.multiply(real, node.emit(relax.op.multiply(scale, weight))))
-    return real if bias is None else node.emit(plus_bias(node, real, bias))
+    return real if bias is None else node.emit(relax.op.add(real, float_bias(node, bias)))
