@@ -64,7 +64,7 @@ ATTENTION = define(
     "query key value positions *scales",
     _infer,
     _reference,
-    Traits(Kind.OTHER, data=(Data("query"), Data("key"), Data("value")), others=("positions", "scales")),
+    Traits(Kind.OTHER, data=(Data("query"), Data("key"), Data("value")), others=("positions",)),
     "attention over a cache",
 )
 

@@ -123,7 +123,7 @@ def _behind_reshapes(expr: Any, known: Mapping[Any, Any]) -> Any:
 def _stored(expr: relax.Expr, known: Mapping[Any, Any]) -> tuple[relax.Expr, ...]:
     """The float16 tensor that was made float32; or the integers and the scales of rows that were multiplied; or the
     expression itself."""
-    value = known.get(expr)
+    value: Any = known.get(expr)
     if op_name(value) == "astype" and str(data_of(value).ty.dtype) == "float16":
         return (data_of(value),)
     if value is not None and op_name(value) == "multiply":

@@ -75,12 +75,8 @@ def _is_cache(param: Any, result: Any, bindings: dict[Any, Any]) -> bool:
     if str(param.ty.dtype) != "float32" or len(shape_of(param)) < 2 or result is param:
         return False
     while not result.same_as(param):
-        value = bindings.get(result)
-        if (
-            value is None
-            or definition_of(value) is not WRITE_ROWS
-            or call_attributes(value)["axis"] != len(shape_of(param)) - 2
-        ):
+        value: Any = bindings.get(result)
+        if definition_of(value) is not WRITE_ROWS or call_attributes(value)["axis"] != len(shape_of(param)) - 2:
             return False
         result = value.args[0]
     return True

@@ -31,6 +31,7 @@ from tests.compiling.program.test_in_place import module as cache_module
 from tests.compiling.program.test_loops import case as loop_case
 from tests.compiling.program.test_loops import values
 from tests.export_c.libraries import Harness, checked, compiler, emulated, run
+from tests.passes.test_attention import group_query
 
 pytestmark = pytest.mark.skipif(host_architecture() != "x86_64", reason="the libraries are for x86-64")
 FILE = "digits_cnn_int8.tflite"
@@ -252,6 +253,18 @@ def test_states_in_their_own_memory(name, tmp_path, rng):
     harness = Harness(exported, "-fsanitize=address,undefined")
     for outputs, inputs in zip(harness(calls), calls, strict=True):
         np.testing.assert_array_equal(outputs[0], oracle(*inputs), strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_a_narrow_cache(dtype, tmp_path, rng):
+    """Rows are rounded and written into the cache's own memory, and read as the engine reads them."""
+    model = qnn_ext.from_onnx(group_query(1), states={"past.*": "present.*"})
+    engine = qnn_ext.build(model, num_threads=1, cache_dtype=dtype)
+    harness = Harness(engine.export_c(tmp_path, "cache"), "-fsanitize=address,undefined")
+    (spec, _) = model.inputs
+    calls = [[rng.normal(size=spec.shape).astype(np.float32), np.array([place], np.int32)] for place in (0, 1, 2, 23)]
+    for outputs, inputs in zip(harness(calls), calls, strict=True):
+        np.testing.assert_allclose(outputs[0], engine(*inputs), rtol=0, atol=1e-6)
 
 
 def test_bad_values_are_a_status(tmp_path):
