@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from qnn_ext import op
+from qnn_ext import build, op
 from qnn_ext.errors import ShapeError
+from qnn_ext.frontends.assembly import Assembly
+from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.op.write_rows import WRITE_ROWS
 
 
@@ -30,6 +32,21 @@ def test_each_sample_its_own_positions(rng):
     expected = data.copy()
     expected[0, 1], expected[1, 3] = rows[0, 1], rows[1, 1]
     np.testing.assert_array_equal(reference(data, rows, positions, 1), expected)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_kernels_of_elements(axis, rng):
+    """Nothing follows the axis: each row is one element."""
+    shape = (7,) if axis == 0 else (3, 7)
+    data, rows = (rng.standard_normal(one).astype(np.float32) for one in (shape, (*shape[:-1], 3)))
+    positions = np.array([6, 2, 9])
+    assembly = Assembly()
+    inputs = [assembly.input(name, x.shape, "float32") for name, x in (("data", data), ("rows", rows))]
+    written = assembly.module(lambda: [assembly.emit(op.write_rows(*inputs, relax.const(positions), axis))])
+    specs = [TensorSpec(name, x.shape, "float32") for name, x in (("data", data), ("rows", rows), ("y", data))]
+    module = QnnModule(written, tuple(specs[:2]), tuple(specs[2:]))
+    engine = build(module, num_threads=1)
+    np.testing.assert_array_equal(engine(data, rows), reference(data, rows, positions, axis))
 
 
 @pytest.mark.parametrize(

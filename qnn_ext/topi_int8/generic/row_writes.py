@@ -43,5 +43,6 @@ def _write(buffers: list[Any], axis: int) -> None:
     source, places, target = map(T.buffer_proxy, buffers)
     with T.grid(*sizes[: axis + 1], 1) as (*before, row, _):
         place = places[(before[0], row) if per_sample else row]
-        with T.If(tirx.all(place >= 0, place < length)), T.Then(), T.grid(*sizes[axis + 1 :], 1) as (*after, _):
+        # two loops at least: the grid of one is a variable, no tuple
+        with T.If(tirx.all(place >= 0, place < length)), T.Then(), T.grid(*sizes[axis + 1 :], 1, 1) as (*after, _, _):
             target[(*before, place, *after)] = source[(*before, row, *after)]

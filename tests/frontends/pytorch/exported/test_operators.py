@@ -310,6 +310,7 @@ case("maxima", lambda x: F.max_pool2d(x, (2, 3), 2, 1, return_indices=True), img
 case("maxima_ceil", lambda x: F.max_pool2d(x[0], 3, 2, dilation=2, ceil_mode=True, return_indices=True), img)
 case("unpool", lambda x: F.max_unpool2d(*F.max_pool2d(x[..., :8, :10], 2, return_indices=True), 2), img)
 case("unfold", lambda x: F.unfold(x, (3, 2), padding=(1, 0), stride=(2, 1)), img)
+case("windows", lambda x: (x.unfold(2, 3, 2), x.unfold(-1, 11, 1), x.unfold(0, 1, 3)), img)
 case("fold", lambda x: F.fold(F.unfold(x, 3, padding=1), (9, 11), 3, padding=1), img)
 case("fold_patches", lambda x: F.fold(F.unfold(x[0, :, :8, :9], 2, stride=2), (8, 9), 2, stride=2), img)
 case("put", lambda x: x.index_put((torch.tensor([1, 0]), torch.tensor([-1, 2])), x[0, :2]), img)

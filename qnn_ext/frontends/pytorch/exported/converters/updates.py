@@ -92,6 +92,22 @@ def _unfold(importer: Any, x: relax.Expr, *window: Any) -> relax.Expr:
     return importer.emit(unfold(importer.emit, x, *(static(sizes) for sizes in window)))
 
 
+@converter("aten.unfold.default")
+def _windows(importer: Any, x: relax.Expr, axis: int, size: int, step: int) -> relax.Expr:
+    """(…, n, …) → (…, windows, …, size): windows along an axis, each `step` behind the one before it, whose elements
+    are along a new last axis."""
+    rank = len(shape_of(x))
+    if not rank:
+        raise UnsupportedOperatorError("windows of a scalar are not supported")
+    axis %= rank
+    starts = np.arange(0, shape_of(x)[axis] - size + 1, step)
+    check_elements((len(starts), size), "the places in all windows", "folded")
+    places = starts[:, None] + np.arange(size)
+    taken = importer.emit(relax.op.take(x, constant(places), axis=axis, mode="clip"))
+    order = [one for one in range(rank + 1) if one != axis + 1]
+    return relax.op.permute_dims(taken, [*order, axis + 1])
+
+
 @converter("aten.col2im.default")
 def _fold(importer: Any, x: relax.Expr, size: Any, *window: Any) -> relax.Expr:
     """size: of the image; window: kernel, dilation, padding, stride"""
