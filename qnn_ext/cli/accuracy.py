@@ -157,7 +157,7 @@ def accuracy_(
 def _framework(path: Path, form: str, importing: ImportOptions) -> frameworks.Framework | None:
     """The runtime of a file; None for a compiled one."""
     if form == "tflite":
-        return frameworks.litert(path, reference=importing.numerics == "tflite")
+        return frameworks.litert(path, importing.numerics == "tflite", importing.signature)
     if form == "onnx":
         return frameworks.onnx_runtime(path)
     if form in ("pt2", "torchscript"):

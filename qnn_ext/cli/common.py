@@ -115,6 +115,11 @@ def import_options(command: Command) -> Command:
                 help="Rounding of TFLite models: float32 rounds as XNNPACK does (default), tflite as TFLite's "
                 "reference kernels do, bit for bit.",
             ),
+            click.option(
+                "--signature",
+                metavar="NAME",
+                help="Entry point of a TFLite model that has several, such as prefill. Default: its main graph.",
+            ),
             click.option("--params", type=FILE, help="MXNet's .params file. Default: the one beside the -symbol.json."),
             click.option(
                 "--sum-mode",

@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 @click.option(
     "--also",
     multiple=True,
-    metavar="NAME=1,128|MODEL",
+    metavar="NAME=1,128|MODEL|SIGNATURE",
     help="Another shape that the .qnn file takes, over the same weights and states: of an input, or of several, with ; "
-    "between them; or a file of the same model for another shape. Repeatable.",
+    "between them; or a file of the same model for another shape; or, with --signature, another one. Repeatable.",
 )
 @click.option("--name", help="What the C library's files and functions are named after. Default: MODEL's name.")
 @click.option(
@@ -154,6 +154,7 @@ def compile_(
       qnn-ext compile mobilenet.tflite --batch 8 --numerics tflite
       qnn-ext compile bert.onnx --shape input_ids=1,128
       qnn-ext compile llama1.pt2 --also llama128.pt2 --cache-dtype int8
+      qnn-ext compile gemma.tflite --signature decode --also prefill
       qnn-ext compile resnet18-symbol.json --shape data=1,3,224,224
     """
     form = recognize(model)
@@ -161,7 +162,7 @@ def compile_(
         raise QnnError(f"{model} is already compiled")
     if measure and tuning:
         raise QnnError("--measure and --tuning both choose the kernels' configurations: give one of them")
-    shapes = parse_also(also)
+    shapes = parse_also(also, importing.signature is not None)
     if shapes and (measure or emit == "c"):
         raise QnnError(
             f"--also is for .qnn files, without --measure: leave out {'--measure' if measure else '--emit c'}"
@@ -212,11 +213,13 @@ def compile_(
 
 
 def _other_shape(
-    shape: dict[str, tuple[int, ...]] | Path, model: Path, form: str, importing: ImportOptions
+    shape: dict[str, tuple[int, ...]] | Path | str, model: Path, form: str, importing: ImportOptions
 ) -> QnnModule:
     """The model for the shape of --also."""
     if isinstance(shape, Path):
         return import_model(shape, recognize(shape), importing)
+    if isinstance(shape, str):
+        return import_model(model, form, replace(importing, signature=shape))
     return import_model(model, form, replace(importing, shapes={**(importing.shapes or {}), **shape}))
 
 

@@ -13,6 +13,7 @@ from ..compiling.coverage import coverage
 from ..errors import QnnError
 from ..frontends.tflite.reader import Model, Operator, Subgraph, read_model
 from ..frontends.tflite.registry import CONVERTERS
+from ..frontends.tflite.signatures import with_main
 from ..module import QnnModule, TensorSpec
 from ..op.base import constant_value
 from ..passes.bodies import every_binding
@@ -39,6 +40,7 @@ def _model_data(path: Path, form: str, importing: ImportOptions) -> Described:
         "problem": None,
         "inputs": [spec_data(spec) for spec in module.inputs],
         "outputs": [spec_data(spec) for spec in module.outputs],
+        "signatures": [],
         "operators": _module_operators(module),
         "weights": _module_weights(module),
         **_module_data(module),
@@ -110,8 +112,8 @@ def _module_weights(module: QnnModule) -> dict[str, int]:
 
 def _tflite_data(path: Path, form: str, importing: ImportOptions) -> Described:
     """A model, described by its file's operators, which are available even if the import fails."""
-    model = read_model(path)
-    graph = model.subgraphs[0]
+    model = with_main(read_model(path), importing.signature)
+    graph = model.subgraphs[model.main]
     module: QnnModule | None = None
     problem = None
     try:
@@ -126,6 +128,7 @@ def _tflite_data(path: Path, form: str, importing: ImportOptions) -> Described:
         "problem": problem,
         "inputs": [spec_data(spec) for spec in (module.inputs if module else _specs(graph, graph.inputs))],
         "outputs": [spec_data(spec) for spec in (module.outputs if module else _specs(graph, graph.outputs))],
+        "signatures": [entry.signature_key for entry in model.signatures],
         "operators": _operators(graph, module),
         "weights": _weights(model),
         **_module_data(module),

@@ -41,6 +41,7 @@ class ImportOptions:
     """The command line's options for reading a model, None or empty if not given."""
 
     numerics: str | None = None
+    signature: str | None = None
     batch: int | None = None
     shapes: Mapping[str, tuple[int, ...]] | None = None
     constants: Mapping[str, Any] | None = None
@@ -176,7 +177,13 @@ def read_module(path: Path, form: str, options: ImportOptions) -> QnnModule:
 
 def check_options(form: str, options: ImportOptions) -> None:
     """Raise QnnError for an option of another format."""
-    takers = {"numerics": "tflite", "params": "mxnet", "sum_mode": "mxnet", "engine": "torchscript"}
+    takers = {
+        "numerics": "tflite",
+        "signature": "tflite",
+        "params": "mxnet",
+        "sum_mode": "mxnet",
+        "engine": "torchscript",
+    }
     for name, taker in takers.items():
         if getattr(options, name) is not None and form != taker:
             raise QnnError(f"--{name.replace('_', '-')} is for {TITLES[taker]} models; this one is {TITLES[form]}")
@@ -196,6 +203,7 @@ def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, An
             limits=options.limits,
             constants=options.constants,
             states=options.states,
+            signature=options.signature,
         )
     if form == "onnx":
         from ..frontends.onnx import from_onnx
@@ -252,12 +260,18 @@ def _parse_shape(text: str, option: str = "--shape") -> tuple[str, tuple[int, ..
     return name, shape
 
 
-def parse_also(texts: Sequence[str]) -> list[dict[str, tuple[int, ...]] | Path]:
-    """--also NAME=1,128, with a ; between several inputs, or the file of a model. Raises click.BadParameter."""
-    return [
-        Path(text) if Path(text).is_file() else dict(_parse_shape(one, "--also") for one in text.split(";"))
-        for text in texts
-    ]
+def parse_also(texts: Sequence[str], signatures: bool) -> list[dict[str, tuple[int, ...]] | Path | str]:
+    """--also NAME=1,128, with a ; between several inputs, or the file of a model, or with `signatures` the name of one.
+    Raises click.BadParameter."""
+    return [_parse_also(text, signatures) for text in texts]
+
+
+def _parse_also(text: str, signatures: bool) -> dict[str, tuple[int, ...]] | Path | str:
+    if Path(text).is_file():
+        return Path(text)
+    if signatures and "=" not in text:
+        return text
+    return dict(_parse_shape(one, "--also") for one in text.split(";"))
 
 
 def parse_constants(texts: Sequence[str]) -> dict[str, Any] | None:

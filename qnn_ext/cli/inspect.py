@@ -149,6 +149,8 @@ def _linked(engine: Engine) -> None:
 
 def _print_model(console: Console, data: dict[str, Any]) -> None:
     console.print(f"{data['model']}: {TITLES[data['format']]}, {bytes_text(data['bytes'])}", markup=False)
+    if len(data["signatures"]) > 1:
+        console.print(f"signatures: {', '.join(data['signatures'])}: --signature takes one", markup=False)
     _print_ports(console, data)
     sizes = ", ".join(f"{dtype} {bytes_text(size)}" for dtype, size in data["weights"].items())
     console.print(f"weights: {sizes or 'none'}", markup=False)

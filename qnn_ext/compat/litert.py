@@ -8,6 +8,7 @@ of builds. What cannot be honoured raises an error that says so, and what has no
 
 from __future__ import annotations
 
+import copy
 import enum
 import os
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import numpy as np
 from ..errors import ModelFormatError
 from ..frontends.tflite import from_tflite
 from ..frontends.tflite.reader import Signature, Tensor, read_model
+from ..frontends.tflite.signatures import with_main
 from ..running.engine import Engine
 from .absent import absent, refuse
 from .sessions import Engines, InvalidArgument, InvalidModel, NotReady, ignored
@@ -99,10 +101,22 @@ class Interpreter:
             self._model = read_model(source)
         except ModelFormatError as error:
             raise InvalidModel(str(error)) from error
-        self._graph = self._model.subgraphs[0]
-        self._names = {index: self._graph.tensors[index].name for index in self._graph.inputs}
-        numerics = _NUMERICS[kind]
-        self._engines = Engines(lambda shapes: from_tflite(source, numerics, shapes), num_threads or 1)
+        self._source, self._numerics, self._num_threads = source, _NUMERICS[kind], num_threads or 1
+        self._variables = _Variables()
+        self._interpreters = {0: self}  # of subgraphs, this one's and others'
+        self._take(0)
+
+    def _take(self, subgraph: int) -> None:
+        """Make this the interpreter of a subgraph. If there are several signatures, it is imported by its own, as they
+        share variables."""
+        keys = {entry.subgraph_index: key for key, entry in self._signatures().items()}
+        key = keys.get(subgraph) if len(keys) > 1 else None
+        self._graph = self._model.subgraphs[subgraph]
+        imported = with_main(self._model, key).subgraphs[subgraph]
+        self._names = {index: imported.tensors[index].name for index in self._graph.inputs}
+        self._engines = Engines(
+            lambda shapes: from_tflite(self._source, self._numerics, shapes, signature=key), self._num_threads
+        )
         self._resized: dict[int, tuple[int, ...]] = {}
         self._output_shapes: dict[int, tuple[int, ...]] = {}
         self._buffers: dict[int, np.ndarray] = {}
@@ -125,6 +139,7 @@ class Interpreter:
         given = {self._names[index]: shape for index, shape in self._resized.items()}
         engine = self._engines.of(given)
         engine.reset_state()
+        self._variables.allocated(self._graph.index)
         self._buffers = {}
         for indices, specs in ((self._graph.inputs, engine.inputs), (self._graph.outputs, engine.outputs)):
             for index, spec in zip(indices, specs, strict=True):
@@ -230,6 +245,7 @@ class Interpreter:
 
     def invoke(self) -> None:
         """Run the model. Raises NotReady before allocate_tensors, InputError for values that it cannot take."""
+        self._variables.bring(self._graph.index, self.engine)
         results = self.engine.run([self._buffers[index] for index in self._graph.inputs])
         for index, result in zip(self._graph.outputs, results.values(), strict=True):
             if result.shape == self._buffers[index].shape:
@@ -241,6 +257,10 @@ class Interpreter:
     def reset_all_variables(self) -> None:
         """Give the states of a streaming or recurrent model their initial values."""
         self.engine.reset_state()
+        for one in self._interpreters.values():
+            if one._engine is not None:
+                one._engine.reset_state()
+        self._variables.last = None
 
     def _buffer(self, index: int) -> np.ndarray:
         if self._engine is None:
@@ -268,12 +288,42 @@ class Interpreter:
             (signature_key,) = entries
         if signature_key not in entries:
             raise InvalidArgument(f"signature_key must be one of {sorted(entries)}, found {signature_key!r}")
-        if entries[signature_key].subgraph_index:
-            refuse(f"signature {signature_key!r} of another subgraph", "only the main subgraph is compiled")
-        return SignatureRunner(self, entries[signature_key])
+        entry = entries[signature_key]
+        return SignatureRunner(self._of(entry.subgraph_index), entry)
+
+    def _of(self, subgraph: int) -> Interpreter:
+        """The interpreter of a subgraph, over the same variables."""
+        if subgraph not in self._interpreters:
+            other = copy.copy(self)
+            other._take(subgraph)
+            self._interpreters[subgraph] = other
+        return self._interpreters[subgraph]
 
     def _signatures(self) -> dict[str, Signature]:
         return {entry.signature_key: entry for entry in self._model.signatures}
+
+
+class _Variables:
+    """The variables that the subgraphs of a model share: states of the engine that ran last."""
+
+    def __init__(self) -> None:
+        self.last: tuple[int, Engine] | None = None  # of which subgraph, which engine
+
+    def allocated(self, subgraph: int) -> None:
+        """Of this subgraph, another engine runs from now on. It begins with the initial values."""
+        if self.last is not None and self.last[0] == subgraph:
+            self.last = None
+
+    def bring(self, subgraph: int, engine: Engine) -> None:
+        """Give an engine that is about to run the present values."""
+        if self.last is not None and self.last[1] is not engine:
+            before, now = _state_values(self.last[1]), _state_values(engine)
+            engine.set_states([before.get(name, value) for name, value in now.items()])
+        self.last = subgraph, engine
+
+
+def _state_values(engine: Engine) -> dict[str, np.ndarray]:
+    return {state.name: value for state, value in zip(engine.states, engine.state_values(), strict=True)}
 
 
 class SignatureRunner:

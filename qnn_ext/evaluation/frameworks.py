@@ -37,8 +37,8 @@ class Framework:
     open: Callable[[Sequence[TensorSpec], int], Call]
 
 
-def litert(path: str | os.PathLike, reference: bool = False) -> Framework:
-    """A TFLite model in LiteRT, with XNNPACK, or with its reference kernels."""
+def litert(path: str | os.PathLike, reference: bool = False, signature: str | None = None) -> Framework:
+    """A TFLite model in LiteRT, with XNNPACK, or with its reference kernels: its main graph, or a signature's."""
 
     def open_model(inputs: Sequence[TensorSpec], threads: int) -> Call:
         try:
@@ -47,6 +47,8 @@ def litert(path: str | os.PathLike, reference: bool = False) -> Framework:
             raise _missing("LiteRT", "ai-edge-litert") from error
         kind = OpResolverType.BUILTIN_REF if reference else OpResolverType.AUTO
         model = Interpreter(os.fspath(path), num_threads=threads, experimental_op_resolver_type=kind)
+        if signature is not None:
+            return _signature_call(model, path, signature)
         places = model.get_input_details()
         _check_inputs(len(places), inputs)
         for place, spec in zip(places, inputs, strict=True):
@@ -65,6 +67,24 @@ def litert(path: str | os.PathLike, reference: bool = False) -> Framework:
         return call
 
     return Framework("LiteRT reference kernels" if reference else "LiteRT", open_model)
+
+
+def _signature_call(model: Any, path: str | os.PathLike, signature: str) -> Call:
+    """A signature of LiteRT's model as a function of its inputs, in the order of the import."""
+    from ..frontends.tflite.reader import read_model
+    from ..frontends.tflite.signatures import with_main
+
+    found = with_main(read_model(path), signature)
+    graph = found.subgraphs[found.main]
+    inputs, outputs = ([graph.tensors[index].name for index in ports] for ports in (graph.inputs, graph.outputs))
+    runner = model.get_signature_runner(signature)
+
+    def call(values: Sequence[np.ndarray]) -> list[np.ndarray]:
+        model.reset_all_variables()
+        results = runner(**dict(zip(inputs, values, strict=True)))
+        return [results[name] for name in outputs]
+
+    return call
 
 
 def onnx_runtime(path: str | os.PathLike) -> Framework:

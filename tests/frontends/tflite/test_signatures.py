@@ -8,7 +8,9 @@ import pytest
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 
 import qnn_ext
+from qnn_ext.compat import litert
 from qnn_ext.errors import QnnError
+from qnn_ext.evaluation import frameworks
 from qnn_ext.frontends.tflite.importer import from_tflite
 
 from .schema_models import TYPES, Sketch, signature
@@ -161,3 +163,56 @@ def test_updates_of_a_cache_copy_nothing() -> None:
 def test_no_such_signature() -> None:
     with pytest.raises(QnnError, match="no signature 'serve'; it has 'prefill', 'decode'"):
         from_tflite(with_variable(), signature="serve")
+
+
+def test_commands(cli, tmp_path) -> None:
+    """A file of two signatures, described, compiled to one file, and run."""
+    path = tmp_path / "cache.tflite"
+    path.write_bytes(with_variable())
+    code, out, _ = cli("inspect", path)
+    assert code == 0 and "signatures: prefill, decode: --signature takes one" in out
+    code, out, _ = cli("inspect", path, "--signature", "decode")
+    assert code == 0 and f"1×{WIDTH}" in out and f"4×{WIDTH}" not in out
+    arguments = ["compile", path, "--signature", "decode", "--also", "prefill", "--threads", "1"]
+    code, out, _ = cli(*arguments, "-o", tmp_path / "cache.qnn")
+    assert code == 0 and "kernels" in out
+    engine = qnn_ext.load(tmp_path / "cache.qnn")
+    assert [one.inputs[0].shape for one in (engine, *engine.others)] == [(1, WIDTH), (4, WIDTH)]
+    code, _, err = cli("inspect", path, "--signature", "serve")
+    assert code == 1 and "no signature 'serve'; it has 'prefill', 'decode'" in err
+    code, _, err = cli("compile", path, "--also", "prefill")
+    assert code == 2 and "'prefill' is not NAME=1,224,224,3" in err
+
+
+def test_accuracy_of_a_signature(tmp_path) -> None:
+    """LiteRT runs it as well, with outputs in the order of the module's."""
+    path = tmp_path / "cache.tflite"
+    path.write_bytes(with_variable())
+    module = from_tflite(path, signature="prefill")
+    call = frameworks.litert(path, signature="prefill").open(module.inputs, 1)
+    values = [next(inputs for name, inputs in steps() if name == "prefill")[spec.name] for spec in module.inputs]
+    found = qnn_ext.build(module, num_threads=1).run(values)
+    for ours, theirs in zip(found.values(), call(values), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [with_variable, with_ports])
+def test_runners_of_the_changed_import(make) -> None:
+    """LiteRT's calls, over one set of variables; a reset clears them for all."""
+    model = make()
+    ours, theirs = litert.Interpreter(model_content=model), LiteRT(model_content=model)
+    assert ours.get_signature_list() == theirs.get_signature_list()
+    cache = {"cache": np.ones((ROOM, WIDTH), np.float32)} if make is with_ports else {}
+    for name, inputs in [*steps(), *steps()]:
+        runners = [one.get_signature_runner(name) for one in (ours, theirs)]
+        found, expected = (runner(**inputs, **cache) for runner in runners)
+        assert found.keys() == expected.keys()
+        for key, value in expected.items():
+            np.testing.assert_allclose(found[key], value, rtol=0, atol=1e-5)
+        assert runners[0].get_input_details().keys() == runners[1].get_input_details().keys()
+    if make is with_variable:
+        name, inputs = steps()[1]
+        ours.get_signature_runner("prefill")._interpreter.reset_all_variables()
+        alone = from_tflite(model, signature=name)
+        expected = qnn_ext.build(alone, num_threads=1).run(inputs)["total"]
+        np.testing.assert_array_equal(ours.get_signature_runner(name)(**inputs)["total"], expected)
