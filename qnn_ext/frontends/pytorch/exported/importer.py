@@ -374,14 +374,17 @@ def _unconverted(label: str, error: Exception) -> QnnError:
 
 
 _NORMALIZATIONS = ("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
-_TRAINING = 5  # the argument that says so, of all of them
+_MEAN, _TRAINING = 3, 5  # arguments of all of them: what is learnt, and whether it is
 
 
 def _refuse_training(program: Any, source: str) -> None:
-    """Raises UnsupportedOperatorError for batch normalizations that use, and update, the statistics of each batch."""
+    """Raises UnsupportedOperatorError for batch normalizations that learn from the statistics of each batch."""
     for node in program.graph.nodes:
         name = target_name(node).removeprefix("aten.").split(".")[0]
-        if node.op == "call_function" and name in _NORMALIZATIONS and bound_arguments(node)[_TRAINING] is True:
+        if node.op != "call_function" or name not in _NORMALIZATIONS or "no_stats" in str(node.target):
+            continue
+        arguments = bound_arguments(node)
+        if arguments[_TRAINING] is True and arguments[_MEAN] is not None:
             raise UnsupportedOperatorError(
                 f"{source}: node '{node.name}' ({node.target}) is in training mode and would go on learning from each "
                 "input; export the model in eval mode"

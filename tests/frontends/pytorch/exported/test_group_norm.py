@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import qnn_ext
-from qnn_ext import Interpreter, UnsupportedOperatorError
+from qnn_ext import Interpreter
 from qnn_ext.frontends.pytorch.exported import from_exported_program
 
 from .networks import run_torch
@@ -94,8 +94,32 @@ def test_decomposed_into_batch_statistics(name):
     assert set(operators(module)) <= {"qnn.instance_norm", "reshape"} and not module.notes
 
 
-def test_statistics_of_the_batch_are_refused():
-    layer = nn.BatchNorm2d(6, track_running_stats=False).eval()
-    program = torch.export.export(layer, (torch.zeros(2, 6, 4, 4),)).run_decompositions()
-    with pytest.raises(UnsupportedOperatorError, match="statistics of the batch"):
-        from_exported_program(program)
+@pytest.mark.parametrize("decompose", [False, True])
+@pytest.mark.parametrize("shape", [(2, 6, 4, 5), (1, 6, 4, 5), (3, 6, 7), (5, 6)])
+def test_statistics_of_the_batch(shape, decompose):
+    """Of layers that track none."""
+    layer = (nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d)(6, track_running_stats=False).eval()
+    nn.init.normal_(layer.weight)
+    nn.init.normal_(layer.bias)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * 3 + 1
+    program = torch.export.export(layer, (x,))
+    found = Interpreter(from_exported_program(program.run_decompositions() if decompose else program))(x.numpy())
+    np.testing.assert_allclose(found, layer(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+class Standardized(nn.Conv2d):
+    """A convolution whose weights are standardized in every call, as those of NFNets."""
+
+    def forward(self, x):
+        rows = self.weight.reshape(1, self.out_channels, -1)
+        weight = nn.functional.batch_norm(rows, None, None, training=True, momentum=0.0, eps=1e-6)
+        return nn.functional.conv2d(x, weight.reshape_as(self.weight))
+
+
+@pytest.mark.parametrize("decompose", [False, True])
+def test_standardized_weights_are_constants(decompose):
+    layer, x = Standardized(3, 8, 3).eval(), torch.randn(1, 3, 6, 6)
+    program = torch.export.export(layer, (x,))
+    module = from_exported_program(program.run_decompositions() if decompose else program)
+    assert operators(module) == {"nn.conv2d": 1}
+    np.testing.assert_allclose(Interpreter(module)(x.numpy()), layer(x).detach().numpy(), rtol=1e-4, atol=1e-4)

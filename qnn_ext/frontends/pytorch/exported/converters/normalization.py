@@ -21,7 +21,9 @@ def _batch_norm(
     """x · a + b with a = weight / sqrt(variance + eps), b = bias − mean · a, in float32."""
     inference_only = "no_training" in str(importer.node.target)
     training, eps = (False, options[1]) if inference_only else (options[0], options[2])
-    if training or mean is None or variance is None:
+    if mean is None:
+        return _of_batch(importer, x, weight, bias, eps)
+    if training or variance is None:
         raise UnsupportedOperatorError("batch normalization is in training mode; export the model in eval mode")
     factor = np.float32(1) / np.sqrt(_known(variance) + np.float32(eps))
     factor = factor if weight is None else factor * _known(weight)
@@ -111,10 +113,19 @@ def _instance_norm(
 def _batch_statistics(
     importer: Any, x: relax.Expr, weight: Any, bias: Any, _training: bool, _momentum: float, eps: float
 ) -> tuple[relax.Expr]:
-    """What aten.instance_norm is decomposed into: channels of all samples as channels of one."""
-    if shape_of(x)[0] != 1:
-        raise UnsupportedOperatorError("batch normalization with the statistics of the batch is not supported")
-    return (_of_channels(importer, x, weight, bias, eps),)
+    """What the two above are decomposed into, aten.instance_norm with channels of all samples as those of one."""
+    return (_of_batch(importer, x, weight, bias, eps),)
+
+
+def _of_batch(importer: Any, x: relax.Expr, weight: Any, bias: Any, eps: float) -> relax.Expr:
+    """With the statistics of each channel in all samples, where a model tracks none: samples as a dimension of one."""
+    samples, channels, *spatial = shape_of(x)
+    if samples == 1:
+        return _of_channels(importer, x, weight, bias, eps)
+    order = [1, 0, *range(2, len(spatial) + 2)]
+    moved = reshape(importer, importer.emit(relax.op.permute_dims(x, order)), (1, channels, samples, *spatial))
+    result = reshape(importer, _of_channels(importer, moved, weight, bias, eps), (channels, samples, *spatial))
+    return importer.emit(relax.op.permute_dims(result, order))
 
 
 def _of_channels(importer: Any, x: relax.Expr, weight: Any, bias: Any, eps: float) -> relax.Expr:
