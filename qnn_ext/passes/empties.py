@@ -1,4 +1,7 @@
-"""Tensors without elements: they are constants, and joins leave them out. LLVM cannot allocate them in a kernel."""
+"""Tensors without elements: they are constants, and joins leave them out. LLVM cannot allocate them in a kernel.
+
+What sorts has kernels that take them.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,12 @@ def without_empties(mod: IRModule) -> IRModule:
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         if not op_name(value) or not value.op.get_attr("FPurity"):
             return None
-        if _is_empty(value):
+        if _is_empty(value) and op_name(value) not in ("sort", "argsort", "topk"):
             return constant(np.zeros(shape_of(value), str(value.ty.dtype)))
-        if op_name(value) == "concat" and any(map(_is_empty, value.args[0].fields)):
+        if op_name(value) == "concat" and isinstance(value.args[0], relax.Tuple):
             fields = [field for field in value.args[0].fields if not _is_empty(field)]
+            if len(fields) == len(value.args[0].fields):
+                return None
             return fields[0] if len(fields) == 1 else relax.op.concat(fields, value.attrs.axis)
         return None
 

@@ -20,7 +20,7 @@ FLOAT = "a float operator: tests/frontends/onnx/test_float_nodes.py and test_att
 FLOATS = """
 Attention BatchNormalization BiasGelu CastLike Celu Einsum EmbedLayerNormalization EyeLike FastGelu FusedMatMul Gelu
 IsInf LayerNormalization Pow QuickGelu RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization
-SkipSimplifiedLayerNormalization Swish Upsample
+SkipSimplifiedLayerNormalization Swish TransposeMatMul Upsample
 """
 GROUPS = "ONNX Runtime subtracts squares of sums, which cancel: tests/frontends/onnx/test_group_norm.py bounds the data"
 QONNX = "ONNX Runtime does not have it: tests/frontends/onnx/test_qonnx.py computes its formula"

@@ -30,7 +30,7 @@ from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
 from .registry import CONVERTERS
-from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number
+from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number, sources
 from .values import (
     BatchSizes,
     PackedData,
@@ -274,6 +274,7 @@ class Importer:
         if kind in QUESTIONS or _is_batch_size(kind, operands) or numbers or (not depends and known):
             return self._results(node, evaluate(node, [plain(value) for value in operands], is_constant=not depends))
         if not known:
+            self._sizes.refuse([one.expr for one in sources(operands)], f"{where(node)}: {kind} of such a size")
             raise UnsupportedOperatorError(
                 f"{where(node)}: operator {kind} is not supported; rewrite this part of the model with other operators "
                 "or keep it out of the module"

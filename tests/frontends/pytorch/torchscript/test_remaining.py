@@ -82,9 +82,3 @@ def test_random_operators_are_refused():
     module = torch.jit.trace(Wrapped(lambda x: x + torch.randn_like(x)).eval(), torch.zeros(2, 3), check_trace=False)
     with pytest.raises(UnsupportedOperatorError, match="randn_like"):
         from_pytorch(module, shapes=[(2, 3)])
-
-
-def test_sizes_that_depend_on_data_are_refused():
-    module = torch.jit.trace(Wrapped(lambda x: x.masked_select(x > 0)).eval(), torch.ones(2, 3), check_trace=False)
-    with pytest.raises(UnsupportedOperatorError, match=r"known only at run time|depends on"):
-        from_pytorch(module, torch.ones(2, 3))

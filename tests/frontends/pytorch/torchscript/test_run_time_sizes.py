@@ -83,7 +83,7 @@ def test_traced(rng, function):
 class Scripted(torch.nn.Module):
     def forward(self, x):
         rows = x[x[:, 0] > 0]
-        return rows * len(rows), rows.view(rows.shape[0], 2, -1)
+        return rows * len(rows), rows.view(rows.shape[0], 2, 2)
 
 
 def test_scripted(rng):
