@@ -175,10 +175,10 @@ class TorchAO:
 
 
 def _compiled(module: nn.Module) -> Any:
-    import torch._inductor.config as inductor
-
-    inductor.freezing = True
-    inductor.max_autotune_gemm = TRIES_KERNELS
-    inductor.max_autotune_gemm_backends = "CPP,ATEN"
-    inductor.compile_threads = 1
-    return torch.compile(module, dynamic=False)
+    options = {  # for this module alone
+        "freezing": True,
+        "max_autotune_gemm": TRIES_KERNELS,
+        "max_autotune_gemm_backends": "CPP,ATEN",
+        "compile_threads": 1,
+    }
+    return torch.compile(module, dynamic=False, options=options)
