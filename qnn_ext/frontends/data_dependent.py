@@ -136,24 +136,6 @@ def elements(sizes: Sizes, data: relax.Expr, indices: Sequence[relax.Expr], labe
     return rows(sizes, flat, place, 0)
 
 
-def unique(sizes: Sizes, data: relax.Expr, origin: str) -> tuple[relax.Expr, relax.Expr]:
-    """The values of a vector, each once, in the order of their first elements, and for each element, int64, which of
-    them it is. NaN equals nothing."""
-    (length,), whole, emit = shape_of(data), sizes.of(data), sizes.emit
-    check_elements([length, length], origin)
-    column, row = emit(relax.op.reshape(data, (length, 1))), emit(relax.op.reshape(data, (1, length)))
-    places = constant(np.arange(length, dtype=np.int64))
-    same = emit(relax.op.equal(column, row))
-    if str(data.ty.dtype).startswith("float"):
-        same = emit(relax.op.logical_or(same, constant(np.eye(length, dtype=np.bool_))))
-    first = emit(relax.op.argmax(emit(relax.op.astype(same, "int32")), 1), whole)
-    starts = emit(relax.op.equal(first, places), whole)
-    positions, _ = true_positions(sizes, starts, origin)
-    counted = emit(relax.op.cumsum(emit(relax.op.astype(starts, "int64"), whole), 0), whole)
-    rank = emit(relax.op.subtract(counted, constant(np.int64(1))), whole)
-    return rows(sizes, data, positions, 0), emit(relax.op.take(rank, first, 0, mode="clip"), whole)
-
-
 # ---- parts -------------------------------------------------------------------------------------------------------
 
 

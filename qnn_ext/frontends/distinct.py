@@ -26,12 +26,15 @@ class Distinct:
 
 
 def distinct(sizes: Sizes, data: relax.Expr, in_order: bool, origin: str) -> Distinct:
-    """Of a vector of at least one element, which may have a size known only at run time.
+    """Of a vector, which may have a size known only at run time.
 
     in_order: ascending; else in the order in which they are first. Each NaN is an element of its own.
     """
     (length,), dtype, own = shape_of(data), str(data.ty.dtype), sizes.of(data).get(0)
     given = sizes.of(data)
+    if not length:
+        empty = constant(np.zeros(0, np.int64))
+        return Distinct(data, empty, empty, empty)
     if length == 1:
         zero, one = (sizes.emit(constant(np.asarray([number], np.int64)), given) for number in (0, 1))
         return Distinct(data, zero, zero, one)

@@ -9,7 +9,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....limits import check_elements
-from ....op.base import constant, normalize_axis, shape_of
+from ....op.base import constant, normalize_axis
 from ... import data_dependent as build
 from ...distinct import distinct
 from ...sizes import Sizes
@@ -61,9 +61,6 @@ def unique(node: Node) -> list[relax.Expr]:
     if axis is not None and (len(node.shape(0)) != 1 or axis not in (0, -1)):
         raise node.unsupported(f"axis {axis} of a tensor of shape {node.shape(0)}: only all elements can be compared")
     flat = build.reshape(sizes, data, [-1], node.label)
-    if not shape_of(flat)[0]:
-        empty = constant(np.zeros(0, np.int64))
-        return [flat, empty, empty, empty]
     found = distinct(sizes, flat, bool(node.attribute("sorted", 1)), node.label)
     return [found.values, found.first, found.inverse, found.counts]
 

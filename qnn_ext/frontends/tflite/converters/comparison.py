@@ -13,6 +13,7 @@ from ....numerics.reference import domain
 from ....op.base import constant
 from ....qparams import QParams
 from ... import data_dependent as build
+from ...distinct import distinct
 from ..integers import centered, multiply, require_dtype, same_dtype, scalar, tensor_qparams
 from ..node import Node
 from ..registry import converter
@@ -113,9 +114,8 @@ def convert_unique(node: Node) -> list[relax.Expr]:
     require_dtype(node, node.dtype(0), *NUMERIC)
     if len(node.shape(0)) != 1 or dtype not in ("int32", "int64"):
         raise node.malformed(f"values of shape {node.shape(0)} and indices of {dtype}")
-    sizes = node.assembly.builder.sizes
-    values, places = build.unique(sizes, node.input(0), node.label)
-    return [values, node.emit(relax.op.astype(places, dtype))]
+    found = distinct(node.assembly.builder.sizes, node.input(0), False, node.label)
+    return [found.values, node.emit(relax.op.astype(found.inverse, dtype))]
 
 
 @converter("BUCKETIZE", max_version=1)
