@@ -19,6 +19,7 @@ from ..errors import QnnError
 from ..limits import using
 from ..module import FloatNote, QnnModule, TensorSpec
 from ..processes.cores import kept_to
+from ..qparams import CACHE_DTYPES
 from ..running.kernels import Kernel
 from ..running.model import Memory
 from .formats import (
@@ -57,6 +58,17 @@ verify_option = click.option(
     metavar="PUBLIC_KEY",
     help="Refuse a .qnn file unless it is signed with this key (Ed25519, PEM).",
 )
+
+
+def cache_dtype_option(command: Command) -> Command:
+    """The option --cache-dtype of commands that build a language model."""
+    return click.option(
+        "--cache-dtype",
+        type=click.Choice(CACHE_DTYPES),
+        default="model",
+        show_default=True,
+        help="Of a language model's key-value cache: int8 has a scale for each row, found when it is written.",
+    )(command)
 
 
 def normalize_option(text: str) -> Callable[[Command], Command]:

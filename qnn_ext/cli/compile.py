@@ -15,7 +15,7 @@ import click
 from ..errors import QnnError
 from ..files.signing import PASSPHRASE, private_key
 from ..module import QnnModule
-from ..qparams import CACHE_DTYPES, PRECISIONS
+from ..qparams import PRECISIONS
 from ..running.engine import Engine
 from ..running.model import target_name
 from .c_library import WEIGHTS, CNames, c_library
@@ -23,6 +23,7 @@ from .common import (
     FILE,
     build_options,
     bytes_text,
+    cache_dtype_option,
     compile_model,
     counted,
     import_model,
@@ -98,13 +99,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Inputs and outputs: float32 ones take and return real values where the model's are quantized.",
 )
-@click.option(
-    "--cache-dtype",
-    type=click.Choice(CACHE_DTYPES),
-    default="model",
-    show_default=True,
-    help="Of a language model's key-value cache: int8 has a scale for each row, found when it is written.",
-)
+@cache_dtype_option
 @click.option("--verbose", is_flag=True, help="Show each pass: its time, and what it changed.")
 @click.option(
     "--dump-ir", type=click.Path(path_type=Path), metavar="DIR", help="Write the module after each pass, as TVMScript."
@@ -179,9 +174,14 @@ def compile_(
     module = import_model(model, form, importing)
     modules = [module, *(_other_shape(shape, model, form, importing) for shape in shapes)]
     imported = {"pass": "import", "seconds": time.perf_counter() - started, "changed": None}
-    settings: dict[str, Any] = {"workspace_limit": workspace_limit, "jobs": jobs, "precision": precision, "io": io}
-    settings["cache_dtype"] = cache_dtype
-    settings["measure"] = _measuring(as_json) if measure else False
+    settings: dict[str, Any] = {
+        "workspace_limit": workspace_limit,
+        "jobs": jobs,
+        "precision": precision,
+        "io": io,
+        "cache_dtype": cache_dtype,
+        "measure": _measuring(as_json) if measure else False,
+    }
     if library is not None:
         with _tuned(tuning):
             engine = compile_model(module, target, threads or 1, library.write, detail, code=False, **settings)

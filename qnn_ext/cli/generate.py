@@ -10,11 +10,11 @@ import click
 
 from ..errors import InputError
 from ..generation import Generated, LanguageModel, Sampling, Tokenizer, generate, load_tokenizer
-from ..qparams import CACHE_DTYPES
 from .common import (
     FILE,
     build_options,
     bytes_text,
+    cache_dtype_option,
     json_option,
     memory_text,
     open_engine,
@@ -48,13 +48,7 @@ _BESIDE = ("tokenizer.json", "tokenizer.model")
 @click.option("--top-k", type=int, default=0, help="Draw among so many of the likeliest tokens. Default: all.")
 @click.option("--top-p", type=float, default=1.0, help="Draw among the likeliest with this probability. Default: 1.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the draws.")
-@click.option(
-    "--cache-dtype",
-    type=click.Choice(CACHE_DTYPES),
-    default="model",
-    show_default=True,
-    help="Of the key-value cache of a model file; int8 has a scale for each row.",
-)
+@cache_dtype_option
 @verify_option
 @build_options
 @json_option

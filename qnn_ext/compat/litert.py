@@ -258,7 +258,7 @@ class Interpreter:
         """Give the states of a streaming or recurrent model their initial values."""
         self.engine.reset_state()
         for one in self._interpreters.values():
-            if one._engine is not None:
+            if one is not self and one._engine is not None:
                 one._engine.reset_state()
         self._variables.last = None
 

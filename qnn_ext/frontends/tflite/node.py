@@ -123,9 +123,8 @@ class Node(Conversion):
 
     def custom_map(self) -> dict[str, Any]:
         """The options of a custom operator that stores them as a flexbuffer. Raises ModelFormatError."""
-        from flatbuffers import (
-            flexbuffers,
-        )  # installed with the schema package, which loading a .qnn file must not need
+        # installed with the schema package, which loading a .qnn file must not need
+        from flatbuffers import flexbuffers
 
         try:
             values = flexbuffers.Loads(self.operator.custom_options)

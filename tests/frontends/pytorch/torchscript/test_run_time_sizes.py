@@ -7,16 +7,9 @@ import torch
 import qnn_ext
 from qnn_ext.errors import UnsupportedOperatorError
 
+from .oracle import Wrapped
+
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-class Function(torch.nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def drawn(rng):
@@ -76,7 +69,7 @@ FUNCTIONS = (_rows, _elements, _coordinates, _sizes, _in_place)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_traced(rng, function):
     inputs = drawn(rng)
-    model = Function(function).eval()
+    model = Wrapped(function).eval()
     check(torch.jit.trace(model, (torch.from_numpy(inputs[0]),)), model, inputs, build=function is _sizes)
 
 
