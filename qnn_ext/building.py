@@ -56,11 +56,11 @@ def build(
                  Their weights, as far as they are equal, are in memory and in the file once, and so are their states.
                  Only for CPUs, and not with `params`, a quantization, `measure` or `code=False`
 
-    target:      "native", a family of CPUs ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64"), an LLVM CPU name,
-                 "cuda" for this machine's GPU, a GPU's architecture ("sm_80"), or a dict of TVM target attributes: see
-                 `qnn_ext.targets.names.make_target`. Or a sequence of these: the engine is then for the fastest one
-                 that this machine can run, and its `save` writes one file with all of them, from which `load` picks
-                 the fastest that the loading machine can run
+    target:      "native", a family of CPUs ("amx_int8", "avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64"), an LLVM
+                 CPU name, "cuda" for this machine's GPU, a GPU's architecture ("sm_80"), or a dict of TVM target
+                 attributes: see `qnn_ext.targets.names.make_target`. Or a sequence of these: the engine is then for
+                 the fastest one that this machine can run, and its `save` writes one file with all of them, from which
+                 `load` picks the fastest that the loading machine can run
     num_threads: the most threads that a call may use. A call takes fewer while other calls of this process run on
                  cores, or where the engine finds fewer to be faster. Unless this or a dict's "num-cores" says it: all
                  cores of this machine, or those of the board that `target` names; but one for a small model, to which

@@ -129,6 +129,14 @@ def cli(capsys):
     return run
 
 
+@pytest.fixture(autouse=True)
+def without_amx():
+    """Ends the emulation of AMX that a test began."""
+    yield
+    if emulator := sys.modules.get("tests.x86.emulator"):
+        emulator.release()
+
+
 @pytest.fixture
 def fails(cli):
     """Run a command that must exit with code 1 and one line on stderr; returns that line."""

@@ -13,11 +13,15 @@ from qnn_ext.targets.architectures import host_architecture
 from qnn_ext.targets.host import check_runnable, missing_features
 from qnn_ext.targets.names import make_target, required_features, target_architecture
 from tests.arm import emulator
+from tests.x86 import emulator as amx
+
+AMX = {"kind": "llvm", "mcpu": "cascadelake", "mattr": ["+amx-tile", "+amx-int8"]}
 
 # avx_vnni is represented by AVX512-VNNI on ymm registers: the same instruction in another encoding, and the same
 # kernels, as a CPU has either or both
 CPUS: dict[str, str | dict[str, Any]] = {
     "native": "native",
+    "amx": AMX,
     "vnni_256": {"mcpu": "haswell", "mattr": ["+avx512f", "+avx512vl", "+avx512vnni"]},
     "avx512": "avx512",
     "avx2": "avx2",
@@ -52,6 +56,8 @@ def cpu_target(cpu: str, num_threads: int = 2) -> Target:
     if emulator.emulates(target):
         emulator.require(target)
         return target
+    if amx.emulates(target):
+        amx.require()
     try:
         check_runnable(required_features(target), target_architecture(target))
     except TargetError as error:

@@ -164,10 +164,10 @@ def build_options(command: Command) -> Command:
         "--target",
         default="native",
         show_default=True,
-        help="native, a family of x86 CPUs (avx512_vnni, avx_vnni, avx512, avx2, x86-64), an ARM board or CPU (rpi3, "
-        "rpi4, rpi5, graviton2, graviton3, graviton4, aarch64, armv7), riscv64, an LLVM CPU name (cortex-a72), "
-        "cuda or a GPU's architecture (sm_80). Several, separated by commas, go into one file, which uses the fastest "
-        "that its machine supports.",
+        help="native, a family of x86 CPUs (amx_int8, avx512_vnni, avx_vnni, avx512, avx2, x86-64), an ARM board or "
+        "CPU (rpi3, rpi4, rpi5, graviton2, graviton3, graviton4, aarch64, armv7), riscv64, an LLVM CPU name "
+        "(cortex-a72), cuda or a GPU's architecture (sm_80). Several, separated by commas, go into one file, which "
+        "uses the fastest that its machine supports.",
     )
     return target(threads_option(import_options(command)))
 

@@ -9,7 +9,10 @@ from functools import partial
 from tvm import rpc
 
 from ..running.served import offer
+from ..targets import amx
 
 if __name__ == "__main__":
+    if amx.supported():
+        amx.request()  # for kernels that are timed here, which come without a target
     rpc.Server = partial(rpc.Server, server_init_callback=offer)
     runpy.run_module("tvm.exec.rpc_server", run_name="__main__")

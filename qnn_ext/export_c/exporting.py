@@ -18,6 +18,7 @@ from ..errors import ArtifactError, QnnError
 from ..files.storage import replacing
 from ..running.engine import Engine
 from ..running.model import Variant
+from ..targets import amx
 from ..targets.architectures import host_architecture
 from ..targets.families import backend_of_architecture
 from ..version import VERSION
@@ -144,6 +145,7 @@ def _context(library: Library, weights_file: str, symbols: Sequence[str], object
         row = {field: getattr(one, field) for field in _FIELDS}
         variants.append({**row, "weights": place, "status": one.status if model.checks else None})
     return {
+        "asks": any(feature in amx.FEATURES for one in library.compiled for feature in one.variant.features),
         "name": name,
         "U": name.upper(),
         "source": re.sub(r"[^\w .+-]", "_", Path(model.source).name),  # it stands in comments

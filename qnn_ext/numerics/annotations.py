@@ -136,6 +136,14 @@ PREFETCH = "qnn_prefetch"
 """Every vector that the loop's body loads is prefetched this many bytes ahead. Written by the CPUs' register tile, read
 by cpu.prefetch."""
 
+MATRIX = "qnn_matrix"
+"""The loop over the lanes of a register tile that instructions on matrices compute, or clear; how many such tiles in a
+row use the same weights. Written by cpu.matrix, read by x86.matrices."""
+
+SETUP = "qnn_setup"
+"""The first so many statements of a parallel loop's body set up the thread that runs it, and the last one undoes that:
+for several iterations in a row on a thread, once is enough. Written by x86.matrices, read by topi_int8.threads."""
+
 WEAVE = "qnn_weave"
 """Software pipelining: the loop's iterations, an epilogue's vectors, are interleaved with the dot products of the next
 tile. Written by the CPUs' register tile, read by cpu.weave."""

@@ -20,9 +20,12 @@ from tvm.target import Target
 from ..compiling.codegen import generate_code
 from ..running.threads import use_tvm_threads
 from ..targets.features import backend_of
-from ..targets.names import make_target
+from ..targets.host import check_runnable
+from ..targets.names import make_target, required_features, target_architecture
 from ..topi_int8.cpu.dot import DotInstruction
 from ..topi_int8.cpu.fma import instructions_of
+from ..topi_int8.cpu.matrix import MatrixDot, mark_tile
+from ..topi_int8.x86.amx import TDPBUSD
 from ..topi_int8.x86.intrin import BFLOAT16_DOTS, INSTRUCTIONS
 from ..tvm_runtime import set_up
 
@@ -79,7 +82,11 @@ ARITHMETIC = ("int8", "float32", "bfloat16")
 def fastest(arithmetic: str, target: Target) -> DotInstruction | None:
     """The instruction with the most multiply-adds of a kind that a CPU has; None where none is known, as for integers
     on all CPUs but x86, whose peak is not measured."""
-    kinds = {"int8": INSTRUCTIONS, "float32": instructions_of(backend_of(target)), "bfloat16": BFLOAT16_DOTS}
+    kinds = {
+        "int8": (TDPBUSD, *INSTRUCTIONS),
+        "float32": instructions_of(backend_of(target)),
+        "bfloat16": BFLOAT16_DOTS,
+    }
     return next((found for found in kinds[arithmetic] if found.available(target)), None)
 
 
@@ -95,6 +102,9 @@ def dot_products(instruction: DotInstruction, threads: int) -> tuple[Seconds, in
     one cycle.
     """
     target = make_target("native", threads)
+    check_runnable(required_features(target), target_architecture(target))
+    if isinstance(instruction, MatrixDot):
+        return _matrix_products(instruction, target, threads)
     lanes, depth, span = instruction.lanes, instruction.depth, instruction.span
     tiles = instruction.registers - 5 - span // depth if instruction.accumulates else (instruction.registers - 4) // 2
     weights = 1 if instruction.accumulates else tiles
@@ -127,6 +137,40 @@ def dot_products(instruction: DotInstruction, threads: int) -> tuple[Seconds, in
     rng = np.random.default_rng(0)
     arrays = [rng.integers(0, 100, shape).astype(dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     operations = 2 * math.prod(shapes[2]) * PASSES * STEPS * span
+    return _timed(generate_code(sch.mod, target), arrays, threads), operations
+
+
+def _matrix_products(instruction: MatrixDot, target: Target, threads: int) -> tuple[Seconds, int]:
+    """The same for an instruction on matrices, with two of each operand: its loads, from L1, run beside the products.
+
+    C[p, m, t, lane] = Σ_{pass, k} A[m, k] · B[t, k, lane]
+    """
+    rows, tiles, steps = 2 * instruction.rows, 2, 8
+    axes = [te.reduce_axis((0, PASSES * STEPS // steps)), te.reduce_axis((0, steps))]
+    axes += [te.reduce_axis((0, size)) for size in (instruction.chain, instruction.depth)]
+    _, step, word, part = axes
+    data_shape, shape = (rows, steps * instruction.span), (threads, rows, tiles, instruction.lanes)
+    weight_shape = (tiles, steps * instruction.chain, instruction.lanes, instruction.depth)
+    data = te.placeholder(data_shape, instruction.data_dtype)
+    weight = te.placeholder(weight_shape, instruction.weight_dtype)
+
+    def products(p: Any, m: Any, t: Any, lane: Any) -> Any:
+        words = step * instruction.chain + word
+        value = instruction.value(data[m, words * instruction.depth + part])
+        return te.sum(value * instruction.value(weight[t, words, lane, part]), axis=axes)
+
+    sch = Schedule(te.create_prim_func([data, weight, te.compute(shape, products, name="total")]))
+    block = sch.get_sblock("total")
+    local = sch.cache_write(block, 0, "global")
+    p = sch.get_loops(block)[0]
+    sch.reverse_compute_at(local, p)
+    sch.vectorize(sch.get_loops(local)[-1])
+    sch.parallel(p)
+    mark_tile(sch, block, 1)
+    rng = np.random.default_rng(0)
+    shapes = [(data_shape, "uint8"), (weight_shape, "int8"), (shape, "int32")]
+    arrays = [rng.integers(0, 100, size).astype(dtype) for size, dtype in shapes]
+    operations = 2 * math.prod(shape) * math.prod(int(axis.dom.extent) for axis in axes)
     return _timed(generate_code(sch.mod, target), arrays, threads), operations
 
 

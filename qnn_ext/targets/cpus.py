@@ -23,6 +23,7 @@ from .microcontrollers import CORES, attributes_of_core, is_core
 
 # Families of x86 CPUs by the instructions that matter to the kernels -> LLVM's name of the family's oldest CPU
 CPU_FAMILIES = {
+    "amx_int8": "sapphirerapids",  # tdpbusd on tiles: Intel servers from 2023
     "avx512_vnni": "cascadelake",  # vpdpbusd on zmm registers: Intel servers from 2019, AMD from Zen 4
     "avx_vnni": "alderlake",  # vpdpbusd on ymm registers: Intel's other CPUs from 2021
     "avx512": "skylake-avx512",  # vpmaddwd on zmm registers

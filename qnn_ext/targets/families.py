@@ -21,6 +21,8 @@ _BFLOATS = ("bfloat16", "bfloat16")
 # ---- x86 -----------------------------------------------------------------------------------------------------------
 
 XMM, YMM, ZMM = RegisterFile(16, 16), RegisterFile(16, 32), RegisterFile(32, 64)
+TILES = RegisterFile(8, 1024)
+"""AMX's, of 16 rows of 64 bytes."""
 
 _UNSIGNED = ("uint8", "int8")  # vpdpbusd; vpmaddubsw is deliberately left out: it saturates
 
@@ -34,6 +36,7 @@ X86 = Backend(
     needs=("64bit",),
     instruction_sets=instruction_sets.X86_64,
     products=(
+        Product("tdpbusd", (("amx-tile", "amx-int8", "avx512bw"),), _UNSIGNED, TILES),
         Product("vpdpbusd_512", (("avx512vnni", "avx512bw"),), _UNSIGNED, ZMM),
         # one instruction, two encodings
         Product("vpdpbusd_256", (("avxvnni",), ("avx512vnni", "avx512vl")), _UNSIGNED, YMM),
@@ -74,6 +77,7 @@ I686 = replace(
     fullest="haswell",
     needs=(),
     instruction_sets={},
+    products=tuple(product for product in X86.products if product.registers is not TILES),
     float_products=(),
     futex=("i32", 240),
     bfloat16_products=(),
@@ -81,7 +85,7 @@ I686 = replace(
     pauses=Backend.pauses,
     clock="readsteadycounter",
 )
-"""32-bit x86: such a CPU may lack SSE2, and with it the pause instruction."""
+"""32-bit x86: such a CPU may lack SSE2, and with it the pause instruction; it has no AMX."""
 
 # ---- ARM -----------------------------------------------------------------------------------------------------------
 

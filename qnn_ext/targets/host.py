@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ..errors import TargetError
+from . import amx
 from .architectures import host_architecture
 from .backend import Caches
 from .families import backend_of_architecture
@@ -91,7 +92,8 @@ def host_features() -> frozenset[str]:
     flags = _hardware_flags(backend.hardware_bits) or _cpuinfo_flags()
     if flags is None:
         return _ask_compiler()
-    return frozenset(name for name, flag in backend.instruction_sets.items() if flag in flags)
+    reported = frozenset(name for name, flag in backend.instruction_sets.items() if flag in flags)
+    return reported if reported.isdisjoint(amx.FEATURES) or amx.supported() else reported - amx.FEATURES
 
 
 def _hardware_flags(places: Mapping[str, int]) -> set[str] | None:
@@ -119,8 +121,12 @@ def _cpuinfo_flags() -> set[str] | None:
 
 
 def missing_features(features: Iterable[str]) -> list[str]:
-    """The instruction sets among these that this CPU lacks."""
-    return [feature for feature in features if feature not in host_features()]
+    """The instruction sets among these that this CPU lacks, or that the system does not let this process use."""
+    wanted = list(features)
+    missing = [feature for feature in wanted if feature not in host_features()]
+    if missing or amx.FEATURES.isdisjoint(wanted) or amx.request():
+        return missing
+    return [feature for feature in wanted if feature in amx.FEATURES]
 
 
 def can_run(features: Iterable[str], architecture: str) -> bool:
@@ -138,9 +144,11 @@ def check_runnable(features: Iterable[str], architecture: str) -> None:
         )
     missing = missing_features(features)
     if missing:
+        refused = host_features().issuperset(missing)
         raise TargetError(
-            f"built for a CPU with {', '.join(missing)}, which this CPU lacks; compile the model again, with the "
-            f"target 'native' on this machine, or with {advised_target()} for any CPU"
+            f"built for a CPU with {', '.join(missing)}, which "
+            f"{'the system does not let this process use' if refused else 'this CPU lacks'}; compile the model again, "
+            f"with the target 'native' on this machine, or with {advised_target()} for any CPU"
         )
 
 

@@ -39,6 +39,8 @@ X86_64: dict[str, str] = {
     "avxvnni": "avx_vnni",
     "avxvnniint8": "avx_vnni_int8",
     "avxifma": "avx_ifma",
+    "amx-tile": "amx_tile",
+    "amx-int8": "amx_int8",
 }
 
 AARCH64: dict[str, str] = {
@@ -154,11 +156,13 @@ X86_64_BITS: dict[str, tuple[int, int, int, int]] = {
     "avx512bf16": (7, 1, 0, 5),
     "avxifma": (7, 1, 0, 23),
     "avxvnniint8": (7, 1, 3, 4),
+    "amx-tile": (7, 0, 3, 24),
+    "amx-int8": (7, 0, 3, 25),
     "lzcnt": (0x80000001, 0, 2, 5),
 }
 """LLVM's name -> where cpuid reports it: leaf, subleaf, word (of eax, ebx, ecx, edx), bit (Intel, Software Developer's
 Manual, volume 2, CPUID)."""
 
-X86_64_KEPT = {"avx": 0x6, "avx512": 0xE6}
+X86_64_KEPT = {"avx": 0x6, "avx512": 0xE6, "amx": 0x60000}
 """How LLVM's name of a feature starts -> the bits of XCR0 that the system must have set for it: it keeps these parts of
 the registers (ibid., volume 1, 13.3)."""

@@ -103,8 +103,9 @@ def _native() -> dict[str, Any]:
     cpu = host_cpu()
     model, reported = _features(Target({"kind": "llvm", "mcpu": cpu})), host_features()
     changes = [f"-{feature}" for feature in model - reported]
-    if cpu == "generic":  # a model LLVM does not know; the kernels do not use scalable vectors
-        changes += [f"+{feature}" for feature in reported - model if not feature.startswith("sve")]
+    # LLVM does not know every model, and takes one that lacks a feature, say under a hypervisor, for an older one. The
+    # kernels do not use scalable vectors.
+    changes += [f"+{feature}" for feature in reported - model if not feature.startswith("sve")]
     return {"kind": "llvm", "mcpu": cpu, **({"mattr": sorted(changes)} if changes else {})}
 
 

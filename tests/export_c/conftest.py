@@ -8,7 +8,7 @@ import qnn_ext
 from qnn_ext.export_c import Exported
 from tests.cases.bundled import module_of
 
-LEVELS = ("avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64")
+LEVELS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx512", "avx2", "x86-64")
 
 
 @pytest.fixture(scope="session")

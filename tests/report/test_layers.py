@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from qnn_ext.report.layers import layer_rows, peak_tensors, totals
-from qnn_ext.report.machine import Machine, measure
+from qnn_ext.report.machine import Machine, dot_products, measure
 from qnn_ext.running.engine import LayerProfile
 from qnn_ext.running.kernels import Kernel
 from qnn_ext.running.names import short_names
+from qnn_ext.topi_int8.x86.amx import TDPBUSD
+from tests.cpus import cpu_target
+from tests.x86 import emulator as amx
 
 MACHINE = Machine(1, "dot", integer=1000e9, floating=250e9, bytes=1 << 20, bandwidth=10e9)
 
@@ -93,3 +96,14 @@ def test_the_machine_reaches_something():
     compute, memory = found.seconds(10**6, 10**6, floats=False)
     assert memory == pytest.approx(10**6 / found.bandwidth)
     assert compute == (2 * 10**6 / found.integer if found.integer else 0)
+
+
+def test_the_peak_of_matrices_counts_all_products():
+    target = cpu_target("amx", 2)
+    if not amx.emulates(target):
+        pytest.skip("this CPU has AMX, whose instructions are not counted")
+    seconds, operations = dot_products.__wrapped__(TDPBUSD, 2)
+    before = amx.counts()["tdpbusd"]
+    assert seconds(1) > 0
+    calls = 2  # the first is to warm up
+    assert (amx.counts()["tdpbusd"] - before) * 2 * 16 * 16 * 64 == calls * operations

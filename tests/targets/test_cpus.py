@@ -30,7 +30,9 @@ MODELS = (
 OTHER_CPUS = [cpu for cpu in CPUS if cpu != "native"]
 
 # instructions that take the place of vpdpbusd or of vpmaddwd, and one that nothing may use, for it saturates
-PRODUCTS = re.compile(r"^\t((?:\{\w+\} ?\t?)?v?p(?:dpbusd|maddwd|maddubsw))\t.*%(zmm|ymm|xmm)", re.MULTILINE)
+PRODUCTS = re.compile(
+    r"^\t((?:\{\w+\} ?\t?)?v?p(?:dpbusd|maddwd|maddubsw)|tdpbusd)\t.*%(tmm|zmm|ymm|xmm)", re.MULTILINE
+)
 
 
 @cache
@@ -56,6 +58,7 @@ def sample(module: QnnModule, rng: np.random.Generator) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "family, products",
     [
+        ("amx_int8", {("tdpbusd", "tmm")}),
         ("avx512_vnni", {("vpdpbusd", "zmm")}),
         ("avx_vnni", {("{vex} vpdpbusd", "ymm")}),
         ("avx512", {("vpmaddwd", "zmm")}),
@@ -69,7 +72,7 @@ def test_instructions_of_a_family(family, products):
     found = {(" ".join(name.split()), register) for name, register in PRODUCTS.findall(engine.source("asm"))}
     assert products <= found
     assert not any("maddubsw" in name for name, _ in found)
-    if family != "avx512_vnni":
+    if family not in ("amx_int8", "avx512_vnni"):
         assert {register for _, register in products} >= {register for name, register in found if "dpbusd" in name}
 
 

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 
 from ...numerics.annotations import TRIPS, annotation_of
+from ...numerics.operator import is_call
 
 VECTOR_NODES, SCALAR_NODES = 200.0, 100.0
 """Expression nodes that a core executes per nanosecond, measured over kernels of both kinds. Most nodes belong to
@@ -15,6 +16,9 @@ indices, which cost nothing; and LLVM vectorizes many scalar loops."""
 
 VECTOR_BYTES = 32
 """Results up to this size take one instruction per node."""
+
+MATRIX = 4.0
+"""Nanoseconds of an instruction on a matrix of 1 KiB: a load, a store or a product of AMX."""
 
 UNKNOWN = 16
 """Assumed iterations of a loop whose extent is not constant and that no annotation bounds."""
@@ -30,6 +34,8 @@ def nanoseconds(stmt: tirx.Stmt) -> float:
         return sum(map(nanoseconds, stmt.seq))
     if isinstance(stmt, tirx.BufferStore):
         return _expression(stmt.value)
+    if isinstance(stmt, tirx.Evaluate):
+        return MATRIX if is_call(stmt.value, "tirx.call_llvm_intrin") else 0.0
     if isinstance(stmt, tirx.IfThenElse):
         return max(nanoseconds(stmt.then_case), nanoseconds(stmt.else_case) if stmt.else_case is not None else 0.0)
     if isinstance(stmt, s_tir.SBlockRealize):

@@ -17,7 +17,7 @@ from tvm.target import Target
 
 from ...numerics.annotations import UNALIGNED
 from ...targets.features import backend_of
-from ...topi_int8.threads import serial_body
+from ...topi_int8.threads import in_a_row, serial_body
 from ..codegen import PIPELINE
 from .cost import nanoseconds
 from .storage import ALIGNMENT, aligned
@@ -213,14 +213,13 @@ class _Splitter:
         return tirx.PrimFunc([*pointers, *counts], body, ir.PrimType("int32"), self._function.attrs)
 
 
-def share(loop: tirx.For, task: tirx.Var, tasks: tirx.Var) -> tirx.For:
+def share(loop: tirx.For, task: tirx.Var, tasks: tirx.Var) -> tirx.Stmt:
     """A task's share of a parallel loop: consecutive iterations, in shares whose sizes differ by at most one."""
     dtype = str(loop.loop_var.ty.dtype)
     extent = tirx.Cast("int64", loop.extent)
     begin = tirx.Cast(dtype, tirx.truncdiv(extent * tirx.Cast("int64", task), tirx.Cast("int64", tasks)))
     end = tirx.Cast(dtype, tirx.truncdiv(extent * (tirx.Cast("int64", task) + 1), tirx.Cast("int64", tasks)))
-    body = serial_body(loop.body)
-    return tirx.For(loop.loop_var, loop.min + begin, end - begin, tirx.ForKind.SERIAL, body, None, loop.annotations)
+    return serial_body(in_a_row(loop, loop.min + begin, end - begin))
 
 
 def _variables(node: Any) -> list[Any]:

@@ -10,15 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import tvm_ffi
-from tvm import te, tirx
-from tvm.ir import Range, TensorLoad, TensorRegion
+from tvm import te
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...targets.families import backends_with
-from ..cpu.conv2d import Plan, fused_output, merged_groups, packed, staged_by_strip, strip_of
+from ..cpu.conv2d import Plan, fused_output, merged_groups, packed, resolve_pixels, staged_by_strip, strip_of
 from ..cpu.microkernel import Tile, other_strips, round_up
 from ..initial import in_lanes
 from ..schedule_util import schedule_root_blocks
@@ -113,7 +110,7 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
     stages = list(copies)
     output = fused_output(sch, mode)
     if mode.pixel_axes == 1:
-        _resolve_pixels(sch, accumulator, output)
+        resolve_pixels(sch, accumulator, output, _in_pairs)
     schedule_root_blocks(sch, [accumulator, output, *stages], target, vector=64)
     strip = layout.tile.strip or _strip(layout, target)
     by_strip = staged_by_strip(layout, strip, target)
@@ -132,28 +129,9 @@ def schedule(sch: Schedule, workload: Conv2dWorkload, target: Target, tile: Tile
         copy(sch, stage, not by_strip)
 
 
-def _resolve_pixels(sch: Schedule, accumulator: SBlockRV, output: SBlockRV) -> None:
-    """Read the accumulators at pixel p of the output's own axis, not at p // W · W + p % W and what TVM makes of half
-    of that, from which it cannot tell which part of them a tile needs; see `resolve_groups`.
-    """
-    block, sums = sch.get(output), sch.get(accumulator).writes[0].source
-    pixel = block.iter_vars[1].var
-
-    def place(image: Any, _pair: Any, first: Any, quad: Any, _pixel: Any, lane: Any) -> tuple[Any, ...]:
-        return image, pixel // PIXELS, first, quad, pixel % PIXELS, lane
-
-    def load_at_pixel(load: TensorLoad) -> Any:
-        return load.source[place(*load.indices)] if load.source.same_as(sums) else load
-
-    def region_at_pixel(read: TensorRegion) -> TensorRegion:
-        if not read.source.same_as(sums):
-            return read
-        indices = place(*(axis.min for axis in read.region))
-        return tirx.BufferRegion(read.source, [Range.from_min_extent(index, 1) for index in indices])
-
-    rules = [(TensorLoad, load_at_pixel), (TensorRegion, region_at_pixel)]
-    resolved = tvm_ffi.structural_map(block, rules)
-    sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
+def _in_pairs(pixel: Any, image: Any, _pair: Any, first: Any, quad: Any, _pixel: Any, lane: Any) -> tuple[Any, ...]:
+    """Where the accumulators of a pixel are."""
+    return image, pixel // PIXELS, first, quad, pixel % PIXELS, lane
 
 
 def _strip(layout: Plan, target: Target) -> int:

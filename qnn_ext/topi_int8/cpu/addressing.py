@@ -1,6 +1,7 @@
 """Addressing modes of conv2d: how the activations lie in memory, and where each tap of the window reads its values.
 
     Flat     1×1, stride 1, no padding, and a tile that fits: the image is one row of pixels
+    Line     the windows of all pixels as one row, copied, for matrices: 1×1, or images of few columns
     Spatial  rows and columns of pixels, input channels padded to the depth of the instruction
     Rows     input channels that are no multiple of the depth, and no dilation along the width: the kw·I neighbouring
              values of a window row are one contiguous run of memory, reduced as a whole
@@ -8,8 +9,8 @@
              then the whole window is one run
     Gathered groups of few channels: each lane reads those of its group, see `gathered`
 
-Flat fits only some tiles; of the others, the first that the workload allows is taken: Window, Rows, Spatial. A kernel
-asks its mode for sizes, for the reduction, and for the copies of the activations that it needs.
+Flat fits only some tiles; for the others, the first that the workload allows is taken: Line, Window, Rows, Spatial. A
+kernel asks its mode for sizes, for the reduction, and for the copies of the activations that it needs.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ..workload import Conv2dWorkload, is_float
 from .dot import DotInstruction
 from .gathered import GatheredDot
 from .interleave import VECTOR, Interleaving
+from .matrix import MatrixDot
 from .microkernel import Domain, Tile, epilogue_cycles, is_ragged, padding, round_up, tile_cost
 
 ScheduleCopy = Callable[[Schedule, SBlockRV], None]
@@ -234,14 +236,20 @@ class Flat(Spatial):
         square, workload = super().domain, self.workload
         pixels = workload.width * (workload.batch if workload.height == 1 else workload.height)
         sizes = (square.blocks, square.steps, square.copied, square.ragged)
-        return Domain(1, pixels, *sizes, line=workload.width)
+        return Domain(1, pixels, *sizes, line=0 if self.resolved else workload.width)
+
+    @property
+    def resolved(self) -> bool:
+        """Whether TVM is told which pixels of the accumulator a tile needs, see `conv2d.resolve_pixels`."""
+        return isinstance(self.instruction, MatrixDot)
 
     @property
     def images(self) -> int:
         return 1 if self.workload.height == 1 else self.workload.batch
 
     def takes(self, tile: Tile) -> bool:
-        return tile.rows == 1 and self.domain.takes(tile)
+        domain = self.domain
+        return tile.rows == 1 and domain.takes(tile) and domain.columns % tile.columns == 0
 
     def pixel(self, n: Any, y: Any, x: Any) -> tuple[Any, ...]:
         width = self.workload.width
@@ -260,6 +268,74 @@ class Flat(Spatial):
         return pixels % self.workload.width == 0 or self.workload.width % pixels == 0
 
 
+class Line(Flat):
+    """The windows of all pixels, copied one after another, and the last one again to fill the last tile: for matrices,
+    whose rows are at equal distances."""
+
+    tap_axes = 2
+
+    @property
+    def accepts(self) -> bool:
+        """For matrices, where each pixel has one value a channel to copy, or the width of the image would leave many of
+        their rows empty."""
+        workload = self.workload
+        if not isinstance(self.instruction, MatrixDot) or Rows(workload, self.instruction, self.groups).accepts:
+            return False
+        pointwise = workload.kernel == (1, 1) and not any(workload.padding)
+        rows, width = self.instruction.rows, workload.out_width
+        return pointwise or width < FILLED * round_up(width, rows)
+
+    @property
+    def domain(self) -> Domain:
+        workload = self.workload
+        pixels = workload.out_width * (workload.batch if workload.out_height == 1 else workload.out_height)
+        return replace(super(Flat, self).domain, rows=1, columns=pixels, copied=True)
+
+    @property
+    def images(self) -> int:
+        return 1 if self.workload.out_height == 1 else self.workload.batch
+
+    def takes(self, tile: Tile) -> bool:
+        return tile.rows == 1
+
+    def cost(self, tile: Tile) -> float:
+        """That of the products, and of copying a pixel's window, shared by its blocks of channels."""
+        height, width, deep = self.taps
+        copied = height * width * (COPIED_TAP + deep / COPIED_BYTES)
+        return super().cost(tile) + copied / (self.groups * self.domain.blocks)
+
+    def pixel(self, n: Any, y: Any, x: Any) -> tuple[Any, ...]:
+        width = self.workload.out_width
+        return (y, n * width + x) if self.workload.out_height == 1 else (n, y * width + x)
+
+    def tap(self, pixel: tuple[Any, ...], kh: Any, kw: Any, channel: Any) -> tuple[Any, ...]:
+        return (*pixel, kh, kw, channel)
+
+    def stage(self, x: te.Tensor, rows: int, columns: int, pad_value: int) -> te.Tensor:
+        """(images, pixels, kh, kw, channels), with channels padded to whole steps."""
+        workload, dtype, last = self.workload, self.instruction.data_dtype, self.domain.columns - 1
+        width, channels = workload.out_width, workload.in_channels
+        (top, left), strides, dilation = workload.padding[:2], workload.strides, workload.dilation
+        bottom, right = self.reach(rows, columns)
+        deep = channels - self.in_group + self.taps[2]
+
+        def copied(image, p, kh, kw, c):
+            p = tirx.min(p, last) if columns > last + 1 else p
+            n, y = (p // width, image) if workload.out_height == 1 else (image, p // width)
+            row, column = y * strides[0] + kh * dilation[0], p % width * strides[1] + kw * dilation[1]
+            inside = within(row, top, workload.height, bottom) + within(column, left, workload.width, right)
+            inside += [c < channels] if deep > channels else []
+            return guarded(inside, x[n, row - top, column - left, c].astype(dtype), pad_value, dtype)
+
+        return te.compute((self.images, columns, *workload.kernel, deep), copied, name="pad")
+
+    def reach(self, rows: int, columns: int) -> tuple[int, int]:
+        return super(Flat, self).reach(self.workload.out_height, self.workload.out_width)
+
+    def cuts_at(self, pixels: int) -> bool:
+        return True
+
+
 class Rows(Direct):
     """A row of the window is one run of memory: the channels of one pixel after those of the other."""
 
@@ -270,6 +346,8 @@ class Rows(Direct):
         workload = self.workload
         gapless = workload.dilation[1] == 1 or workload.kernel[1] == 1
         whole = self.run % self.instruction.span == 0 or not is_float(workload)  # else the next pixel's, times zero
+        if workload.kernel == (1, 1) and isinstance(self.instruction, MatrixDot):
+            return False  # `Line` copies better
         return self.groups == 1 and bool(self.in_group % self.instruction.span) and gapless and whole
 
     @property
@@ -361,6 +439,11 @@ class Window(Rows):
         return interleaving(self.workload, columns, self.instruction.span)
 
 
+FILLED = 0.7
+"""The least share of a matrix's rows that the pixels of an image's row should fill."""
+COPIED_TAP, COPIED_BYTES = 2.0, 32
+"""To copy a window: cycles for each tap, and bytes in each cycle."""
+
 SHUFFLED_BESIDE = 2.5
 """Dot products and shuffles that start in a cycle on a core with two ports for either, one of them for both."""
 
@@ -437,8 +520,8 @@ def modes(workload: Conv2dWorkload, instruction: DotInstruction, groups: int) ->
     if isinstance(instruction, GatheredDot):
         return (Gathered(workload, instruction, groups),)
     kinds = (kind(workload, instruction, groups) for kind in (Window, Rows, Spatial))
-    flat, square = Flat(workload, instruction, groups), next(mode for mode in kinds if mode.accepts)
-    return (flat, square) if flat.accepts else (square,)
+    lines = (kind(workload, instruction, groups) for kind in (Flat, Line))
+    return *(mode for mode in lines if mode.accepts), next(mode for mode in kinds if mode.accepts)
 
 
 def interleaving(workload: Conv2dWorkload, columns: int, span: int) -> Interleaving:

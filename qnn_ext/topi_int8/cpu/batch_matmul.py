@@ -43,7 +43,7 @@ def compute(
     acc = te.compute(
         (workload.batch, layout.rows, layout.blocks, lanes),
         lambda b, m, block, lane: te.sum(
-            instruction.value(data(b, row_of(m, workload, layout), reduction.k))
+            instruction.value(data(b, row_of(m, workload, layout, data), reduction.k))
             * weight_value(instruction, packed, (b, block, reduction.step, lane), reduction.inner),
             axis=reduction.axes,
         ),

@@ -15,7 +15,9 @@ from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from tvm import te
+import tvm_ffi
+from tvm import te, tirx
+from tvm.ir import Range, TensorLoad, TensorRegion
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
@@ -36,7 +38,7 @@ from ..schedule_util import (
 )
 from ..strategy import Implementation, cheapest_first
 from ..workload import Conv2dWorkload, is_float, value_bytes
-from .addressing import Addressing, Direct, modes
+from .addressing import Addressing, Direct, Flat, modes
 from .dot import DotInstruction, implementation_with
 from .gathered import GatheredDot, suited
 from .microkernel import (
@@ -133,6 +135,12 @@ def _modes(workload: Conv2dWorkload, instruction: DotInstruction) -> tuple[Direc
     if isinstance(instruction, GatheredDot):
         return modes(workload, instruction, 1)
     return modes(workload, instruction, merged_groups(workload, cost))
+
+
+def cycles_per_pixel(workload: Conv2dWorkload, instruction: DotInstruction) -> float:
+    """Predicted cycles of the cheapest tile for all channels of an output pixel."""
+    mode = _modes(workload, instruction)[0]
+    return next(iter(tiles(workload, instruction).values())) * mode.groups * mode.domain.blocks
 
 
 def merged_groups(workload: Conv2dWorkload, cost: Callable[[int], float]) -> int:
@@ -262,12 +270,39 @@ def schedule(
 
 def fused_output(sch: Schedule, mode: Addressing) -> SBlockRV:
     """Fuse the epilogue into the last block, iterate that over the accumulator's axes, and return it."""
-    output = inline_epilogue(sch, sch.get_sblock("conv2d"))
+    accumulator = sch.get_sblock("conv2d")
+    output = inline_epilogue(sch, accumulator)
     if mode.pixel_axes == 1 or mode.groups > 1:
         sch.transform_block_layout(output, mode.axes)
     if mode.groups > 1:
         resolve_groups(sch, output, -2)
+    if isinstance(mode, Flat) and mode.resolved:
+        resolve_pixels(sch, accumulator, output, lambda pixel, image, _, *rest: (image, pixel, *rest))
     return output
+
+
+def resolve_pixels(
+    sch: Schedule, accumulator: SBlockRV, output: SBlockRV, place: Callable[..., tuple[Any, ...]]
+) -> None:
+    """Read the accumulators at pixel p of the output's own axis, not at p // W · W + p % W and what TVM makes of that,
+    from which it cannot tell which part of them a tile needs; see `resolve_groups`. place: from a pixel, and indices as
+    they are, to indices.
+    """
+    block, sums = sch.get(output), sch.get(accumulator).writes[0].source
+    pixel = block.iter_vars[1].var
+
+    def load_at_pixel(load: TensorLoad) -> Any:
+        return load.source[place(pixel, *load.indices)] if load.source.same_as(sums) else load
+
+    def region_at_pixel(read: TensorRegion) -> TensorRegion:
+        if not read.source.same_as(sums):
+            return read
+        indices = place(pixel, *(axis.min for axis in read.region))
+        return tirx.BufferRegion(read.source, [Range.from_min_extent(index, 1) for index in indices])
+
+    rules = [(TensorLoad, load_at_pixel), (TensorRegion, region_at_pixel)]
+    resolved = tvm_ffi.structural_map(block, rules)
+    sch.state.replace(sch.get_sref(output), resolved, {block: resolved})
 
 
 def strips(workload: Conv2dWorkload, tile: Tile, instruction: DotInstruction) -> list[Tile]:

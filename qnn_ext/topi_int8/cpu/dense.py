@@ -24,6 +24,7 @@ from ..schedule_util import inline_epilogue, schedule_root_blocks
 from ..strategy import Implementation, cheapest_first
 from ..workload import BatchMatmulWorkload, DenseWorkload, value_bytes
 from .dot import DotInstruction, implementation_with
+from .matrix import MatrixDot
 from .microkernel import (
     Domain,
     Tile,
@@ -59,6 +60,7 @@ def plan(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstruct
     rows = round_up(workload.m, tile.columns)
     run = domain.steps * instruction.depth
     staged = run != workload.k or workload.data_dtype != instruction.data_dtype
+    staged |= rows > workload.m and isinstance(instruction, MatrixDot)
     return Plan(tile, rows, run, round_up(domain.blocks, tile.blocks), staged)
 
 
@@ -74,26 +76,38 @@ def _domain(workload: DenseWorkload | BatchMatmulWorkload, instruction: DotInstr
     run = round_up(workload.k, instruction.span)
     blocks = round_up(workload.n, instruction.lanes) // instruction.lanes
     ragged = is_ragged(workload.n, instruction)
-    return Domain(1, workload.m, blocks, run // instruction.depth, True, ragged)  # no tile needs a copy
+    copied = run != workload.k or not isinstance(instruction, MatrixDot)  # else no tile needs a copy
+    return Domain(1, workload.m, blocks, run // instruction.depth, copied, ragged)
 
 
 def stage(
     workload: DenseWorkload | BatchMatmulWorkload, layout: Plan, x: te.Tensor, instruction: DotInstruction
 ) -> te.Tensor:
-    """x (..., M, K) padded to the plan's run and widened to the instruction's dtype, or x itself."""
+    """x (..., M, K) padded to the plan's run and widened to the instruction's dtype, or x itself.
+
+    Rows of matrices are at equal distances: for these, rows are padded as well.
+    """
     if not layout.staged:
         return x
+    rows = layout.rows if isinstance(instruction, MatrixDot) else workload.m
 
     def padded(*indices):
-        value, zero = x(*indices).astype(instruction.data_dtype), tirx.const(0, instruction.data_dtype)
-        return tirx.if_then_else(indices[-1] < workload.k, value, zero) if layout.run > workload.k else value
+        *batch, m, k = indices
+        value, zero = x(*batch, _least(m, workload, rows), k), tirx.const(0, instruction.data_dtype)
+        value = value.astype(instruction.data_dtype)
+        return tirx.if_then_else(k < workload.k, value, zero) if layout.run > workload.k else value
 
-    return te.compute((*x.shape[:-1], layout.run), padded, name="pad", attrs={OPERAND: True})
+    return te.compute((*x.shape[:-2], rows, layout.run), padded, name="pad", attrs={OPERAND: True})
 
 
-def row_of(m: Any, workload: DenseWorkload | BatchMatmulWorkload, layout: Plan) -> Any:
-    """The row of x to read for row m of the plan."""
-    return tirx.min(m, workload.m - 1) if layout.rows > workload.m else m
+def row_of(m: Any, workload: DenseWorkload | BatchMatmulWorkload, layout: Plan, data: te.Tensor) -> Any:
+    """The row of staged activations to read for row m of the plan."""
+    return m if int(data.shape[-2]) == layout.rows else _least(m, workload, layout.rows)
+
+
+def _least(m: Any, workload: DenseWorkload | BatchMatmulWorkload, rows: int) -> Any:
+    """Row m of so many, of which those after the last of x repeat it."""
+    return tirx.min(m, workload.m - 1) if rows > workload.m else m
 
 
 def pack_weight(
@@ -129,7 +143,7 @@ def compute(
     acc = te.compute(
         (layout.rows, layout.blocks, lanes),
         lambda m, block, lane: te.sum(
-            instruction.value(data(row_of(m, workload, layout), reduction.k))
+            instruction.value(data(row_of(m, workload, layout, data), reduction.k))
             * instruction.value(w[block, reduction.step, lane, reduction.inner]),
             axis=reduction.axes,
         ),

@@ -12,7 +12,7 @@ becomes.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from tvm import te
@@ -25,7 +25,7 @@ from ...targets.families import backends_with
 from ...targets.features import offers
 from ..refusal import lacking, other_dtypes
 from ..strategy import Implementation
-from ..workload import Workload
+from ..workload import AnyWorkload, Workload
 
 
 class Reduction(NamedTuple):
@@ -97,6 +97,15 @@ class DotInstruction:
     def source(self, lane: Any, k: Any) -> Any:
         """Where among these a lane finds its activation `k`."""
         return k
+
+    def suited(self, workload: AnyWorkload) -> "DotInstruction":
+        """The instruction as it suits a workload."""
+        return self
+
+    @property
+    def starts(self) -> bool:
+        """Whether its accumulators may start at other values than zero."""
+        return True
 
     @property
     def prefetches(self) -> bool:
@@ -226,6 +235,16 @@ class DotInstruction:
         return [dot if self.accumulates else before + dot]
 
 
+def suiting(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a workload and an instruction that gets the instruction as it suits the workload."""
+
+    def call(*arguments: Any, instruction: DotInstruction, **named: Any) -> Any:
+        workload = next(value for value in arguments if isinstance(value, get_args(AnyWorkload)))
+        return function(*arguments, instruction=instruction.suited(workload), **named)
+
+    return call
+
+
 def implementation_with(
     instruction: DotInstruction,
     kernel: str,
@@ -236,6 +255,7 @@ def implementation_with(
     **functions: Callable[..., Any],
 ) -> Implementation:
     """A kernel with one instruction, as the strategy registry takes it, from functions that also take `instruction`."""
+    roles = set(functions) if instruction.starts else set(functions) - {"initial"}
     return Implementation(
         name=f"{kernel}_{instruction.name}.{architecture}",
         priority=priority,
@@ -243,7 +263,7 @@ def implementation_with(
         depthwise=depthwise,
         floats=instruction.sum_dtype == "float32",
         accumulator=accumulator,
-        **{role: partial(function, instruction=instruction) for role, function in functions.items()},
+        **{role: partial(suiting(functions[role]), instruction=instruction) for role in functions if role in roles},
     )
 
 

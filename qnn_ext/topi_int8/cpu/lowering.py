@@ -35,6 +35,7 @@ Expr = Any
 def lower_for_cpu(body: tirx.Stmt, target: Target) -> tirx.Stmt:
     """The body of a kernel as LLVM gets it."""
     backend, steps = backend_of(target), steps_of(target)
+    body = steps.multiply(body)
     body = tvm_ffi.structural_map(body, (tirx.For, prefetching))
     body = without_masks(body)
     body = weave(body, serial=threads_of(target.attrs) == 1)

@@ -23,6 +23,7 @@ from ...numerics.annotations import PARTITION, PREFETCH, WEAVE
 from ...targets.backend import Caches
 from ..schedule_util import TASKS, extent, move_apart, parallel_rows, run_of_channels, saturates
 from .dot import DotInstruction
+from .matrix import MatrixDot, mark_tile
 
 # The cycle model, for x86. Unless stated otherwise, all values are cycles, fitted by benchmarks/tiles.py to every legal
 # tile of the products of seven networks.
@@ -159,6 +160,9 @@ def is_ragged(channels: int, instruction: DotInstruction) -> bool:
 
 def legal_tiles(domain: Domain, instruction: DotInstruction) -> list[Tile]:
     """Every tile that fits the domain and whose accumulators and operands fit the registers."""
+    if isinstance(instruction, MatrixDot):
+        sizes = [Tile(*size) for size in instruction.sizes(domain.rows, domain.columns)]
+        return [tile for tile in sizes if tile.blocks <= domain.blocks and domain.takes(tile)]
     tiles = []
     for block in range(1, min(domain.blocks, 8) + 1):
         most = _most_pixels(block, instruction)
@@ -180,12 +184,17 @@ def _fits(pixels: int, blocks: int, instruction: DotInstruction) -> bool:
 def tile_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
     """Predicted cycles, or instructions, per vector of accumulators: its dot products, its epilogue and its share of
     wasted work."""
-    predict = _instructions if instruction.backend.counts else _cycles
-    vector = predict(tile, domain, instruction)
+    vector = _predictor(instruction)(tile, domain, instruction)
     divides = domain.rows % tile.rows == 0 and domain.columns % tile.columns == 0
     # A copy of the activations, padded to whole tiles, unless they are copied anyway.
     copy = 0.0 if domain.copied or divides else COPIED_STEP * domain.steps / domain.blocks
     return vector * padding(tile, domain) + copy
+
+
+def _predictor(instruction: DotInstruction) -> Callable[[Tile, Domain, Any], float]:
+    if isinstance(instruction, MatrixDot):
+        return _cycles_by_matrix
+    return _instructions if instruction.backend.counts else _cycles
 
 
 def padding(tile: Tile, domain: Domain) -> float:
@@ -210,12 +219,14 @@ def epilogue_cycles(tile: Tile, domain: Domain) -> float:
     that fills no register; registers are stored by four or two together, then the rest.
     """
     dots = tile.rows * tile.columns * tile.blocks
+    return EPILOGUE_CYCLES + BEHIND_DOT * dots + ENTRY / dots + _narrowing(tile, domain)
+
+
+def _narrowing(tile: Tile, domain: Domain) -> float:
+    """Predicted cycles to narrow a vector of accumulators to 8 bits and to store it."""
     stores = tile.blocks // PACKED + (tile.blocks % PACKED + 1) // 2
     narrowing = (PART_NARROWED if tile.blocks % PACKED else 0.0) + STORE * stores / tile.blocks
-    epilogue = EPILOGUE_CYCLES + BEHIND_DOT * dots + ENTRY / dots + narrowing
-    if domain.ragged and tile.blocks < domain.blocks:
-        epilogue += RAGGED_EPILOGUE
-    return epilogue
+    return narrowing + (RAGGED_EPILOGUE if domain.ragged and tile.blocks < domain.blocks else 0.0)
 
 
 def _step_cost(tile: Tile, domain: Domain, instruction: DotInstruction) -> float:
@@ -257,6 +268,13 @@ def _instructions(tile: Tile, domain: Domain, instruction: DotInstruction) -> fl
     if domain.ragged and tile.blocks < domain.blocks:
         epilogue += RAGGED_EPILOGUE
     return (domain.steps * step + around) / dots + epilogue
+
+
+def _cycles_by_matrix(tile: Tile, domain: Domain, instruction: MatrixDot) -> float:
+    """Predicted cycles per vector of accumulators of a tile of matrices."""
+    panel = domain.steps * tile.blocks * instruction.vector_bytes
+    products = instruction.cycles(tile.rows, tile.columns, tile.blocks, domain.steps, panel)
+    return products / (tile.rows * tile.columns * tile.blocks) + EPILOGUE_CYCLES + _narrowing(tile, domain)
 
 
 def lane_of(channel: Any, channels: int, lanes: int) -> Any:
@@ -336,6 +354,7 @@ def schedule_microkernel(
 
     # A serial loop inside each task matters: the tile's workspace is set up once per task.
     before = tiles.index(panel)
+    turns = math.prod(extent(sch, loop) for loop in tiles[before + 1 :])
     tasks = math.prod(extent(sch, loop) for loop in tiles[:before])
     split_off = _ends_within_a_block(sch, output, panel_size, instruction) and (stages or tasks >= TASKS)
     if split_off:
@@ -351,14 +370,20 @@ def schedule_microkernel(
         sch.annotate(innermost, PARTITION, 1)
     for stage in stages:
         sch.compute_at(stage, task, preserve_unit_loops=True)
-    reduction = compute_tile() if compute_tile else tensorize_tile(sch, accumulator, instruction, pixel_axes)
+    matrices = isinstance(instruction, MatrixDot)
+    if compute_tile:
+        reduction = compute_tile()
+    elif matrices:
+        reduction = mark_tile(sch, accumulator, pixel_axes, turns)
+    else:
+        reduction = tensorize_tile(sch, accumulator, instruction, pixel_axes)
     _unroll(sch, reduction[len(reduction) - unrolled :])
     if prefetch and instruction.prefetches:
         sch.annotate(reduction[-1], PREFETCH, prefetch)
-    woven = instruction.backend.weaves and not compute_tile and instruction.sum_dtype != "float32"
+    woven = instruction.backend.weaves and not (compute_tile or matrices) and instruction.sum_dtype != "float32"
     steps = _single(sch, reduction) if woven else 0
     move_apart(sch, output, innermost)
-    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction.lanes, steps, bool(split_off))
+    _vectorize_epilogue(sch, output, pixel_inner, channel, instruction, steps, bool(split_off))
 
 
 def _ends_within_a_block(sch: Schedule, output: SBlockRV, panel: int, instruction: DotInstruction) -> bool:
@@ -395,18 +420,21 @@ def _vectorize_epilogue(
     output: SBlockRV,
     pixels: list[LoopRV],
     channel: LoopRV,
-    lanes: int,
+    instruction: DotInstruction,
     steps: int,
     split_off: bool = False,
 ) -> None:
     """Vectorize over channels, several registers at a time where they narrow to 8 bits together, and unroll the pixels:
-    at constant offsets, LLVM keeps the accumulators in registers. Long epilogues are woven into the loop over k if it
-    has enough `steps`, see `weave`. `split_off`: whether a partial last panel gets separate code.
+    at constant offsets, LLVM keeps the accumulators in registers, unless these are matrices. Long epilogues are woven
+    into the loop over k if it has enough `steps`, see `weave`. `split_off`: whether a partial last panel gets separate
+    code.
 
     No vector crosses the last channel, or the end of a run of channels that are stored side by side. The remainder is
     unrolled: LLVM would make it a masked loop, and LLVM 22 writes eight bytes instead of one when such a loop narrows
     int64 to int8 and one lane remains.
     """
+    lanes = instruction.lanes
+    in_registers = not isinstance(instruction, MatrixDot)
     channels, panel = run_of_channels(sch, output), extent(sch, channel)
     together = PACKED * lanes if saturates(sch.get(output)) else lanes
     whole = channels == int(sch.get(output).iter_vars[-1].dom.extent)
@@ -415,13 +443,13 @@ def _vectorize_epilogue(
         pairs, last = sch.loop_partition(channel, [panel // (2 * lanes) * 2 * lanes, None])
         sch.vectorize(pairs)
         sch.vectorize(last)
-        _unroll(sch, pixels)
+        _unroll(sch, pixels if in_registers else [])
     elif width < lanes < panel and channels % panel == 0:
         *full, rest = _loops_of(sch, channel, lanes, together)
         for loop in full:
             sch.vectorize(loop)
         (sch.vectorize if width >= 4 else sch.unroll)(rest)
-        _unroll(sch, pixels)
+        _unroll(sch, pixels if in_registers else [])
     elif width >= 4:
         outer, vector = sch.split(channel, [None, width])
         sch.reorder(outer, *pixels, vector)
@@ -431,7 +459,7 @@ def _vectorize_epilogue(
         if width >= lanes and parts <= steps <= MOST_WOVEN_STEPS and long:
             sch.annotate(sch.fuse(outer, *pixels), WEAVE, 1)
         else:
-            _unroll(sch, [outer, *pixels])
+            _unroll(sch, [outer, *pixels] if in_registers else [])
     elif panel > lanes:
         sch.unroll(sch.split(channel, [None, lanes])[1])
     else:

@@ -24,6 +24,7 @@ class Steps:
     """Steps on the body of a kernel; by default they change nothing.
 
     begin:   changes a scheduled function before TVM's pipeline vectorizes its loops
+    multiply: turns marked loops into instructions on matrices
     order:   reorders statements to suit the CPU
     look_up: turns loads from byte tables into instructions, on CPUs that have their backend's `lookups`
     look_up_floats: the same for loads from tables of 16 float32, with the backend's `segments`
@@ -32,6 +33,7 @@ class Steps:
     """
 
     begin: Callable[[tirx.PrimFunc], tirx.PrimFunc] = lambda function: function
+    multiply: Callable[[tirx.Stmt], tirx.Stmt] = lambda body: body
     order: Callable[[tirx.Stmt], tirx.Stmt] = lambda body: body
     look_up: Callable[[TensorLoad], Expr] = lambda load: load
     look_up_floats: Callable[[TensorLoad, Target], Expr] = lambda load, target: load

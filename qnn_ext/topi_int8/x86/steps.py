@@ -18,6 +18,7 @@ from ..cpu.steps import Steps, register_steps
 from . import segments
 from .lookup import looked_up
 from .masks import with_hidden_bounds
+from .matrices import with_matrices
 from .pack import pack_saturated
 from .stack import with_aligned_stack
 
@@ -55,5 +56,12 @@ def _finish(body: tirx.Stmt, target: Target) -> tirx.Stmt:
 for _backend in (X86, I686):
     register_steps(
         _backend,
-        Steps(order=_order, look_up=looked_up, look_up_floats=segments.looked_up, narrow=_narrow, finish=_finish),
+        Steps(
+            multiply=with_matrices,
+            order=_order,
+            look_up=looked_up,
+            look_up_floats=segments.looked_up,
+            narrow=_narrow,
+            finish=_finish,
+        ),
     )
