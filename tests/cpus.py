@@ -15,6 +15,7 @@ from qnn_ext.targets.names import make_target, required_features, target_archite
 from tests.arm import emulator
 from tests.x86 import emulator as amx
 
+AMX_BFLOAT16 = {"kind": "llvm", "mcpu": "cascadelake", "mattr": ["+amx-tile", "+amx-bf16"]}
 AMX = {"kind": "llvm", "mcpu": "cascadelake", "mattr": ["+amx-tile", "+amx-int8"]}
 
 # avx_vnni is represented by AVX512-VNNI on ymm registers: the same instruction in another encoding, and the same
@@ -34,6 +35,8 @@ BFLOAT16 = {"kind": "llvm", "mcpu": "cascadelake", "mattr": ["+avx512bf16", "+cl
 ARM_HALVES = {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+v8.2a", "+fp16fml", "+bf16"]}
 """An ARM CPU with instructions for products of float16 and bfloat16, as Neoverse V1 and N2 have them."""
 
+HALVES = {"bfloat16": BFLOAT16, "amx_bfloat16": AMX_BFLOAT16, "arm_halves": ARM_HALVES}
+
 ARM_CPUS: dict[str, dict[str, Any]] = {
     "asimd": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+neon"]},
     "dotprod": {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mattr": ["+v8.2a", "+dotprod"]},
@@ -50,9 +53,7 @@ ARM_CPUS: dict[str, dict[str, Any]] = {
 def cpu_target(cpu: str, num_threads: int = 2) -> Target:
     """The target for one of CPUS, of ARM_CPUS or a name `make_target` knows; skips the test if this machine can neither
     run nor emulate its code."""
-    target = make_target(
-        {**CPUS, **ARM_CPUS, "bfloat16": BFLOAT16, "arm_halves": ARM_HALVES}.get(cpu, cpu), num_threads
-    )
+    target = make_target({**CPUS, **ARM_CPUS, **HALVES}.get(cpu, cpu), num_threads)
     if emulator.emulates(target):
         emulator.require(target)
         return target

@@ -7,7 +7,7 @@ import ctypes
 import sys
 from functools import lru_cache
 
-FEATURES = frozenset({"amx-tile", "amx-int8"})
+FEATURES = frozenset({"amx-tile", "amx-int8", "amx-bf16"})
 """The instruction sets (LLVM's names) that need it."""
 
 _ARCH_PRCTL = 158  # the number of the system call on x86-64

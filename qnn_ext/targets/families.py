@@ -51,7 +51,10 @@ X86 = Backend(
     ),
     # Only AMD's CPUs have clzero: their vdpbf16ps is as fast as a multiply-add of half as many products, Intel's has a
     # quarter of that speed or, before Sapphire Rapids, half of it.
-    bfloat16_products=(Product("vdpbf16ps_512", (("avx512bf16", "avx512bw", "clzero"),), _BFLOATS, ZMM),),
+    bfloat16_products=(
+        Product("tdpbf16ps", (("amx-tile", "amx-bf16", "avx512bw"),), _BFLOATS, TILES),
+        Product("vdpbf16ps_512", (("avx512bf16", "avx512bw", "clzero"),), _BFLOATS, ZMM),
+    ),
     registers=(((("avx512f",),), ZMM), ((("avx",),), YMM), (ALWAYS, XMM)),
     caches=Caches(32 * KIB, 1024 * KIB),  # those of Cascade Lake
     third_level=True,

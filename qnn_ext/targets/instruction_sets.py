@@ -41,6 +41,7 @@ X86_64: dict[str, str] = {
     "avxifma": "avx_ifma",
     "amx-tile": "amx_tile",
     "amx-int8": "amx_int8",
+    "amx-bf16": "amx_bf16",
 }
 
 AARCH64: dict[str, str] = {
@@ -156,6 +157,7 @@ X86_64_BITS: dict[str, tuple[int, int, int, int]] = {
     "avx512bf16": (7, 1, 0, 5),
     "avxifma": (7, 1, 0, 23),
     "avxvnniint8": (7, 1, 3, 4),
+    "amx-bf16": (7, 0, 3, 22),
     "amx-tile": (7, 0, 3, 24),
     "amx-int8": (7, 0, 3, 25),
     "lzcnt": (0x80000001, 0, 2, 5),

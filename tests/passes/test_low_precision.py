@@ -20,6 +20,7 @@ from qnn_ext.quantize import QConfig, quantize
 from qnn_ext.targets.names import make_target
 from tests.cpus import cpu_target
 from tests.quantize.networks import float_module
+from tests.x86 import emulator as amx
 
 from .modules import module, run_lowered
 from .test_float_products import CONVOLUTIONS, MATRICES, convolution
@@ -73,6 +74,13 @@ def test_values_beyond_float16_become_its_largest():
 # ---- kernels -----------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def any_size(monkeypatch):
+    """Matrices for small products too."""
+    monkeypatch.setattr("qnn_ext.topi_int8.x86.amx.PORTS", 1e9)
+    monkeypatch.setattr("qnn_ext.topi_int8.x86.amx.FEWEST_ROWS", 1)
+
+
 def compare(cpu, precision, build, arrays, terms):
     """Compiled against interpreted: sums of `terms` products of rounded operands; returns the kernels' names.
 
@@ -86,12 +94,17 @@ def compare(cpu, precision, build, arrays, terms):
     )
     kernels = lower_module(exact, target)
     (expected,), (products,) = interpret(exact, arrays), interpret(magnitudes, [np.abs(array) for array in arrays])
+    emulated = amx.emulates(target)
+    before = amx.counts()["tdpbf16ps"] if emulated else 0
     (actual,) = run_lowered(kernels, arrays, target)
+    names = " ".join(kernel.implementation for kernel in kernels_of(kernels))
+    assert not emulated or (amx.counts()["tdpbf16ps"] > before) == ("tdpbf16ps" in names)
     assert (np.abs(actual.astype(np.float64) - expected) <= (terms + 4) * 2.0**-23 * products).all()
-    return " ".join(kernel.implementation for kernel in kernels_of(kernels))
+    return names
 
 
 KERNELS = {
+    ("amx_bfloat16", "bfloat16"): "tdpbf16ps",
     ("bfloat16", "bfloat16"): "vdpbf16ps_512",
     ("avx512", "bfloat16"): "_bfloat16",
     ("avx2", "bfloat16"): "_bfloat16",
@@ -122,7 +135,7 @@ def test_matrices(rng, name, cpu, precision):
         return emit(relax.op.matmul(data, constant(more[-1](y)) if is_constant else more[0]))
 
     found = compare(cpu, precision, build, [x] if is_constant else [x, y], x.shape[-1])
-    assert (KERNELS[cpu, precision] in found) == (is_constant or cpu == "bfloat16")
+    assert (KERNELS[cpu, precision] in found) == (is_constant or cpu in ("amx_bfloat16", "bfloat16"))
 
 
 def test_a_cpu_without_multiply_adds_multiplies_rounded_values(rng):

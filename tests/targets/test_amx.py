@@ -10,7 +10,7 @@ from qnn_ext.targets.architectures import host_architecture
 from qnn_ext.targets.names import make_target, required_features
 
 pytestmark = pytest.mark.skipif(host_architecture() != "x86_64", reason="AMX is x86's")
-REPORTED = {"avx512f", "avx512bw", "avx512_vnni", "amx_tile", "amx_int8"}
+REPORTED = {"avx512f", "avx512bw", "avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_a_refused_request_is_named(reported, monkeypatch):
     monkeypatch.setattr(amx, "request", lambda: asked.append(1) or len(asked) < 2)
     features = ["avx512f", *sorted(amx.FEATURES)]
     host.check_runnable(features, host_architecture())
-    with pytest.raises(TargetError, match="amx-int8, amx-tile, which the system does not let"):
+    with pytest.raises(TargetError, match="amx-bf16, amx-int8, amx-tile, which the system does not let"):
         host.check_runnable(features, host_architecture())
     host.check_runnable(["avx512f"], host_architecture())
     assert len(asked) == 2  # only where code needs it

@@ -1,6 +1,7 @@
 /* Executes Intel AMX's instructions on CPUs that lack them: each ends in an illegal instruction, which this decodes,
-   computes and skips. Covers the configuration, loads, stores and 8-bit products of tiles. */
+   computes and skips. Covers the configuration, loads, stores and products of tiles. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,7 +19,7 @@ typedef struct {
 
 static __thread tiles_t state;
 static struct sigaction before;
-static uint64_t counts[6]; /* configurations, zeroed tiles, loads, stores, products, rows that cross lines of cache */
+static uint64_t counts[7]; /* configurations, zeroed tiles, loads, stores, products, rows across lines, of bfloat16 */
 
 static void count(int kind, uint64_t more) { __atomic_fetch_add(&counts[kind], more, __ATOMIC_RELAXED); }
 
@@ -79,6 +80,31 @@ static void product(int to, int left, int right, int left_signed, int right_sign
             }
 }
 
+static float wide(uint16_t half) {
+    uint32_t word = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &word, 4);
+    return value;
+}
+
+/* Sums of even and of odd products are separate until the end; unlike the CPU, this keeps subnormal numbers. */
+static void bfloat16_product(int to, int left, int right) {
+    for (int m = 0; m < state.rows[to]; m++)
+        for (int n = 0; n < state.bytes[to] / 4; n++) {
+            float even = 0, odd = 0, sum;
+            for (int k = 0; k < state.bytes[left] / 4; k++) {
+                uint16_t a[2], b[2];
+                memcpy(a, &state.data[left][m][4 * k], 4);
+                memcpy(b, &state.data[right][k][4 * n], 4);
+                even = fmaf(wide(a[0]), wide(b[0]), even);
+                odd = fmaf(wide(a[1]), wide(b[1]), odd);
+            }
+            memcpy(&sum, &state.data[to][m][4 * n], 4);
+            sum += even + odd;
+            memcpy(&state.data[to][m][4 * n], &sum, 4);
+        }
+}
+
 /* Returns the instruction's length, or 0 if it is not one of these. */
 static int execute(const uint8_t *code, greg_t *registers) {
     if (code[0] != 0xc4 || (code[1] & 0x1f) != 2 || (code[2] & 0x84) != 0)
@@ -134,12 +160,18 @@ static int execute(const uint8_t *code, greg_t *registers) {
         count(prefix == 2 ? 3 : 2, 1);
         return 4 + length;
     }
+    case 0x5c:
     case 0x5e:
-        if (!in_register)
+        if (!in_register || (code[3] == 0x5c && prefix != 2))
             return 0;
         if (state.rows[reg] != state.rows[rm] || state.bytes[reg] != state.bytes[second & 7] ||
             state.bytes[rm] != 4 * state.rows[second & 7] || reg == rm || reg == second || rm == second)
             abort();
+        if (code[3] == 0x5c) {
+            bfloat16_product(reg, rm, second & 7);
+            count(6, 1);
+            return 5;
+        }
         product(reg, rm, second & 7, prefix >= 2, prefix == 1 || prefix == 3);
         count(4, 1);
         return 5;

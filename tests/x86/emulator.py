@@ -20,12 +20,12 @@ from qnn_ext.targets.features import has_feature
 _patch = pytest.MonkeyPatch()
 _features = host.host_features
 
-COUNTED = ("ldtilecfg", "tilezero", "tileloadd", "tilestored", "tdpbusd", "crossing")
+COUNTED = ("ldtilecfg", "tilezero", "tileloadd", "tilestored", "tdpbusd", "crossing", "tdpbf16ps")
 
 
 def emulates(target: Target) -> bool:
     """Whether code for a target has AMX's instructions and this CPU does not."""
-    return has_feature(target, "amx-int8") and not _features() >= amx.FEATURES
+    return has_feature(target, "amx-tile") and not _features() >= amx.FEATURES
 
 
 def require() -> None:
@@ -56,7 +56,9 @@ def _library() -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="qnn-ext-amx-") as folder:
         path = Path(folder) / "amx.so"
         source = Path(__file__).with_name("amx.c")
-        subprocess.run(["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", str(source), "-o", str(path)], check=True)
+        subprocess.run(
+            ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", str(source), "-o", str(path), "-lm"], check=True
+        )
         library = ctypes.CDLL(str(path))
     library.amx_count.restype = ctypes.c_uint64
     library.amx_emulate()

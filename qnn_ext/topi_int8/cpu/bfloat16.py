@@ -76,7 +76,8 @@ class WideningFma(Fma):
 def dots_of(backend: Backend, function: str) -> list[BFloat16Dot]:
     """The instructions of a family of CPUs, fastest first. function: of LLVM, with {lanes} and {pairs} to fill in."""
     found = []
-    for product in backend.bfloat16_products:
+    vectors = {file for _, file in backend.registers}
+    for product in (one for one in backend.bfloat16_products if one.registers in vectors):
         lanes, dtype = product.registers.lanes(32), bfloat16.BITS
         llvm = define(
             product.name,

@@ -97,8 +97,13 @@ class MatrixDot(DotInstruction):
 
     def shape(self, rows: int, columns: int, blocks: int) -> Shape:
         """The matrices of a register tile."""
-        parts = next(parts for parts in range(-(-columns // self.rows), columns + 1) if columns % parts == 0)
-        return Shape(rows * parts, blocks, columns // parts)
+        parts, length = self.parts(columns)
+        return Shape(rows * parts, blocks, length)
+
+    def parts(self, columns: int) -> tuple[int, int]:
+        """Into how many equal parts so many pixels are divided, and how long each is."""
+        count = next(count for count in range(-(-columns // self.rows), columns + 1) if columns % count == 0)
+        return count, columns // count
 
     def registers_of(self, shape: Shape) -> tuple[int, int]:
         """How many registers are for matrices of activations, and how many for those of weights."""

@@ -18,14 +18,17 @@ from tvm.ir import Call, Op, TensorLoad
 from tvm.sym import detect_linear_equation
 
 from ...numerics.annotations import MATRIX, PREFETCH, SETUP, annotation_of
-from ..cpu.matrix import Shape
-from .amx import TDPBUSD
+from ..cpu.matrix import MatrixDot, Shape
+from .amx import TDPBF16PS, TDPBUSD
 
 Expr = Any
 
+_INSTRUCTIONS = {one.sum_dtype: one for one in (TDPBUSD, TDPBF16PS)}
+
 _INTRINSIC = Op.get("tirx.call_llvm_intrin")
 
-ROW_BYTES = 64
+ROW_BYTES, WORD_BYTES = 64, 4
+_LANES = TDPBUSD.lanes
 _PALETTE = 1  # the only one: eight registers of 16 rows
 _INTO_L2 = 2  # the locality of llvm.prefetch
 _CONFIGURATION_BYTES, _BYTES_AT, _ROWS_AT = 64, 16, 48
@@ -123,6 +126,7 @@ class _Product:
     turns:     how many tiles in a row use the same weights
     """
 
+    instruction: MatrixDot
     reduction: list[tirx.For]
     shape: Shape
     chain: int
@@ -139,9 +143,9 @@ class _Product:
         """Rows, and bytes of a row, of each register."""
         values = bytearray(_CONFIGURATION_BYTES)
         values[0] = _PALETTE
-        data, weight = TDPBUSD.registers_of(self.shape)
+        data, weight = self.instruction.registers_of(self.shape)
         kinds = [(self.shape.rows, ROW_BYTES)] * len(self.results)
-        kinds += [(self.shape.rows, TDPBUSD.depth * self.chain)] * data + [(self.chain, ROW_BYTES)] * weight
+        kinds += [(self.shape.rows, WORD_BYTES * self.chain)] * data + [(self.chain, ROW_BYTES)] * weight
         for number, (rows, width) in enumerate(kinds):
             values[_BYTES_AT + 2 * number] = width
             values[_ROWS_AT + number] = rows
@@ -163,10 +167,9 @@ def _product(nest: _Nest) -> _Product | None:
     tvm_ffi.structural_walk(nest.store.value, (TensorLoad, loads.append))
     sums = [load for load in loads if load.source.same_as(nest.store.buffer)]
     factors = [load for load in loads if not load.source.same_as(nest.store.buffer)]
-    if len(sums) != 1 or len(factors) != 2:
+    instruction = _INSTRUCTIONS.get(str(nest.store.buffer.ty.dtype))
+    if len(sums) != 1 or len(factors) != 2 or instruction is None:
         return None
-    data, weight = sorted(factors, key=lambda load: str(load.ty.dtype) != TDPBUSD.data_dtype)
-
     around = [loop.loop_var for loop in nest.loops[: nest.marked]]
     place = _access(sums[0], around, values)
     if place is None:
@@ -174,23 +177,29 @@ def _product(nest: _Nest) -> _Product | None:
     reduction = [loop for loop, step in zip(nest.loops, place.steps, strict=False) if step == 0]
     tile = [loop for loop, step in zip(nest.loops, place.steps, strict=False) if step != 0]
     variables = [loop.loop_var for loop in (*tile, nest.loops[nest.marked], *inner)]
-    found = (_access(load, variables, values) for load in (data, weight, sums[0]))
+    found = (_access(load, variables, values) for load in (*factors, *sums))
     accesses = [access for access in found if access is not None]
     if len(accesses) < 3:
         return None
-    read, packed, added = accesses
-    word = TDPBUSD.depth // packed.item  # elements of a word of weights; its parts are in the expression, see cpu.words
-    words = (word, TDPBUSD.lanes * word, 1 if packed.item == 1 else 0)
-    if (read.steps[-3:], packed.steps[-3:], added.steps[-3:]) != ((0, TDPBUSD.depth, 1), words, (1, 0, 0)):
+    *factors, added = accesses
+    read, packed = sorted(factors, key=lambda access: access.steps[-3] != 0)  # data is the same for all lanes
+    word = WORD_BYTES // packed.item  # elements of a word of weights: one whose parts the expression has, see cpu.words
+    words = (word, _LANES * word, 1 if word > 1 else 0)
+    if (read.steps[-3:], packed.steps[-3:], added.steps[-3:]) != ((0, instruction.depth, 1), words, (1, 0, 0)):
         return None
     distances = zip(read.steps, packed.steps, added.steps, strict=True)
     axes = [_Axis(int(loop.extent), *steps) for loop, steps in zip(tile, distances, strict=False)]
     turns = int(annotation_of(nest.loops[nest.marked], MATRIX))
-    return _matrices(axes, reduction, int(inner[0].extent), accesses, turns)
+    return _matrices(instruction, axes, reduction, int(inner[0].extent), (read, packed, added), turns)
 
 
 def _matrices(
-    axes: Sequence[_Axis], reduction: list[tirx.For], chain: int, accesses: Sequence[_Access], turns: int
+    instruction: MatrixDot,
+    axes: Sequence[_Axis],
+    reduction: list[tirx.For],
+    chain: int,
+    accesses: Sequence[_Access],
+    turns: int,
 ) -> _Product | None:
     """The matrices of a tile with these axes; None if there are none, or too many."""
     pixels = [axis for axis in axes if axis.weight == 0] or [_Axis(1, 0, 0, 0)]
@@ -198,17 +207,16 @@ def _matrices(
     if len(blocks) > 1 or blocks[0].data != 0:
         return None
     *outer, last = pixels
-    parts = next(count for count in range(-(-last.extent // TDPBUSD.rows), last.extent + 1) if last.extent % count == 0)
-    rows = last.extent // parts
+    parts, rows = instruction.parts(last.extent)
     outer.append(replace(last, extent=parts, data=last.data * rows, sums=last.sums * rows))
     places = [(0, 0)]
     for axis in outer:
         places = [(a + i * axis.data, b + i * axis.sums) for a, b in places for i in range(axis.extent)]
     shape = Shape(len(places), blocks[0].extent, rows)
-    if not TDPBUSD.holds(shape):
+    if not instruction.holds(shape):
         return None
     data, weight, sums = accesses
-    return _Product(reduction, shape, chain, data, weight, sums, places, last, blocks[0], turns)
+    return _Product(instruction, reduction, shape, chain, data, weight, sums, places, last, blocks[0], turns)
 
 
 def _access(load: TensorLoad, variables: Sequence[tirx.Var], values: Mapping[tirx.Var, Expr]) -> _Access | None:
@@ -237,7 +245,7 @@ def _multiplied(sequence: Sequence[tirx.Stmt], tiles: list[_Product], around: ti
     """
     statements = list(sequence)
     nests = {place: nest for place, stmt in enumerate(statements) if (nest := _nest(stmt)) is not None}
-    clears = [place for place, nest in nests.items() if isinstance(nest.store.value, tirx.IntImm)]
+    clears = [place for place, nest in nests.items() if isinstance(nest.store.value, (tirx.IntImm, tirx.FloatImm))]
     products = {place: _product(nest) for place, nest in nests.items() if place not in clears}
     for place, found in products.items():
         before = [other for other in clears if nests[other].store.buffer.same_as(nests[place].store.buffer)]
@@ -267,7 +275,7 @@ def _summed(tile: _Product, around: tirx.For | None) -> tirx.Stmt:
 
 def _step(tile: _Product) -> list[tirx.Stmt]:
     """The instructions for one step along k: the matrices of weights one by one, each with all those of pixels."""
-    data, weight = TDPBUSD.registers_of(tile.shape)
+    data, weight = tile.instruction.registers_of(tile.shape)
     first_data, first_weight = len(tile.results), len(tile.results) + data
     row = _int64(tile.pixel.data * tile.data.item)
     packed = _int64(ROW_BYTES)
@@ -279,7 +287,7 @@ def _step(tile: _Product) -> list[tirx.Stmt]:
             left = _register(first_data + m % data)
             if n == 0 or data < tile.shape.down:
                 found.append(_call("tileloadd64", left, tile.data.at(tile.pixels[m][0]), row))
-            found.append(_call("tdpbusd", _register(tile.results[m, n]), left, right))
+            found.append(_call(tile.instruction.name, _register(tile.results[m, n]), left, right))
     return found
 
 
@@ -360,7 +368,7 @@ def _aligned(allocated: tirx.AllocBuffer) -> tirx.Stmt:
     """Accumulators in memory whose rows each lie within a line: code generation aligns only vectors to more than 16
     bytes."""
     sums = allocated.buffer
-    lanes, dtype = TDPBUSD.lanes, str(sums.ty.dtype)
+    lanes, dtype = _LANES, str(sums.ty.dtype)
     size = math.prod(int(extent) for extent in sums.ty.shape)
     memory = tirx.decl_buffer((-(-size // lanes),), f"{dtype}x{lanes}", "sums", layout=None)
     address = tirx.address_of(memory[0])
