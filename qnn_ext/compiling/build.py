@@ -35,7 +35,7 @@ from ..passes import (
 from ..passes.attention import cached_attention
 from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
 from ..passes.checks import collect_checks, drop_checks
-from ..passes.empties import without_empties
+from ..passes.empties import allocated, without_empties
 from ..passes.float_products import float_products
 from ..passes.fold_calls import fold_calls
 from ..passes.fold_quantized import fold_quantized
@@ -149,6 +149,7 @@ def _compiled(
         if program is None and has_loops(mod):
             mod = lower_module(original, target, runtime=runtime)
         if program is None:
+            mod = allocated(mod)
             needed, largest = peak(mod)
             check("workspace", needed, f"the model, when it computes '{largest}',")
         kernels = kernels_of(mod, program.live if program else None)

@@ -16,7 +16,7 @@ from ..errors import ModelFormatError, UnsupportedOperatorError
 from ..limits import check_elements
 from ..op.base import constant, shape_of
 from .building import padded as pad
-from .run_time import checked_indices
+from .run_time import check_count, checked_indices
 from .size_rules import extreme, reshaped
 from .sizes import Axes, Size, Sizes, refusal
 
@@ -36,7 +36,7 @@ def true_positions(sizes: Sizes, mask: relax.Expr, origin: str) -> tuple[relax.E
     def make() -> tuple[relax.Expr, Size]:
         shape = shape_of(mask)
         valid = sizes.filled(mask, False)
-        flat = sizes.emit(relax.op.reshape(valid, (prod(shape),))) if len(shape) != 1 else valid
+        flat = reshape(sizes, valid, [-1], origin) if len(shape) != 1 else valid
         count = sizes.emit(relax.op.sum(sizes.emit(relax.op.astype(flat, "int64"))))
         size = sizes.size(count, prod(shape), origin)
         return sizes.emit(qnn.true_positions(flat), {0: size}), size
@@ -251,8 +251,7 @@ def top_k(
     raises InputError."""
     length, axes = shape_of(data)[axis], sizes.of(data)
     most = k if isinstance(k, int) else min(k.most, length)
-    if not 0 <= most <= length:
-        raise ModelFormatError(f"{label}: k must be from 0 to {length}, found {most}")
+    check_count(most, length, label)
     own = axes.get(axis)
     k = k if isinstance(k, int) else sizes.least(k, length)
     if own is not None:
@@ -341,6 +340,8 @@ def reshape(sizes: Sizes, data: relax.Expr, dims: Dims, label: str) -> relax.Exp
     for place, size in wanted.items():
         if place not in axes or not axes[place].same(size):
             raise refusal(size, f"a reshape from {before} to a shape with it in place {place}")
+    if 0 in after:  # which means to TVM: as before
+        return sizes.emit(constant(np.zeros(after, str(data.ty.dtype))), axes)
     return sizes.emit(relax.op.reshape(data, after), axes)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from .. import op as qnn
-from ..errors import ModelFormatError
+from ..errors import ModelFormatError, UnsupportedOperatorError
 from ..op.base import constant, constant_value
 
 Emit = Callable[[relax.Expr], relax.Expr]
@@ -48,13 +48,15 @@ def checked_indices(
 
 
 def check_count(count: int, length: int, label: str) -> None:
-    """Raises ModelFormatError when more of the largest values are asked for than a row has; TVM would read past its
-    end.
+    """Raises ModelFormatError when more of the largest values are asked for than a row has: TVM would read past its
+    end; and UnsupportedOperatorError for none of them, which TVM takes for all.
 
     label: the node
     """
     if not 0 <= count <= length:
-        raise ModelFormatError(f"{label}: k must be from 0 to {length}, found {count}")
+        raise ModelFormatError(f"{label}: k must be from 1 to {length}, found {count}")
+    if count == 0 < length:
+        raise UnsupportedOperatorError(f"{label}: k is 0, which leaves nothing to compute; take this out of the model")
 
 
 def checked_divisor(emit: Emit, divisor: relax.Expr, label: str, zero: int = 0) -> relax.Expr:

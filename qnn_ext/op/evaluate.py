@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tvm import IRModule, ir, relax, tirx
 
-from .base import call_attributes, constant_value, definition_of
+from .base import call_attributes, constant_value, definition_of, shape_of
 from .relax_compiled import evaluate_with_tvm
 from .relax_numpy import NUMPY_RULES
 
@@ -57,6 +57,8 @@ def evaluate_call(mod: IRModule, call: relax.Call, args: list[Any]) -> Any:
         return definition.reference(*args, **call_attributes(call))
     if isinstance(call.op, ir.GlobalVar):
         return _run_function(mod, mod[call.op], args)
+    if isinstance(call.ty, relax.TensorType) and call.ty.shape is not None and 0 in shape_of(call):
+        return np.zeros(shape_of(call), str(call.ty.dtype))
     rule = NUMPY_RULES.get(call.op.name)
     result = rule(call, *args) if rule is not None else evaluate_with_tvm(call, args)
     return np.asarray(result) if isinstance(result, np.generic) else result  # NumPy's functions of scalars

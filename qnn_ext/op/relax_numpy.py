@@ -99,9 +99,26 @@ def _topk(call: relax.Call, data: np.ndarray) -> Any:
 def _reduction(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
     def reduce(call: relax.Call, data: np.ndarray) -> np.ndarray:
         axis = None if call.attrs.axis is None else tuple(int(axis) for axis in call.attrs.axis)
-        return np.asarray(function(data, axis=axis, keepdims=bool(call.attrs.keepdims)))
+        of_none = {} if data.size or function is np.sum else {"initial": _of_none(data.dtype, function is np.min)}
+        return np.asarray(function(data, axis=axis, keepdims=bool(call.attrs.keepdims), **of_none))
 
     return reduce
+
+
+def _of_none(dtype: np.dtype, least: bool) -> Any:
+    """The minimum or maximum of no elements, as TVM's kernels have it."""
+    if dtype.kind == "f":
+        return np.inf if least else -np.inf
+    if dtype.kind == "b":
+        return least
+    return np.iinfo(dtype).max if least else np.iinfo(dtype).min
+
+
+def _mean(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    if data.size:
+        return evaluate_with_tvm(call, [data])
+    with np.errstate(all="ignore"):
+        return _reduction(np.sum)(call, data) / np.zeros((), data.dtype)
 
 
 def _extreme_position(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -300,6 +317,7 @@ NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.floor": lambda call, data: np.floor(data),
     "relax.ceil": lambda call, data: np.ceil(data),
     "relax.sum": _sum,
+    "relax.mean": _mean,
     "relax.where": lambda call, condition, a, b: np.where(condition, a, b),
     "relax.max": _reduction(np.max),
     "relax.min": _reduction(np.min),

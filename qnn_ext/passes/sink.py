@@ -54,7 +54,7 @@ def sink_reshapes(mod: IRModule) -> IRModule:
         return reshaped(moved, shape, emit)
 
     def reshaped(source: Any, shape: tuple[int, ...] | None, emit: Emit) -> Any:
-        if shape is None or static_shape(source) is None:
+        if shape is None or static_shape(source) is None or 0 in shape:  # which means to TVM: as before
             return None
         if shape_of(source) == shape:
             return source

@@ -97,6 +97,8 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
             "TVM's importer converts it into a separate function, which qnn_ext does not support"
         )
     results = [_checked(item) for item in _items(result, builder)]
+    if node.op_type == "ReduceMean" and 0 in node.shape(0):  # ONNX Runtime's mean of no elements
+        return [constant(np.zeros(shape_of(results[0]), node.dtype(0)))]
     if "Pool" in node.op_type and 0 in shape_of(results[0]) and 0 not in node.shape(0):
         raise node.malformed(f"the window is larger than the padded input {node.shape(0)}")
     return results
