@@ -18,10 +18,32 @@ from .node import Node
 
 f32 = np.float32
 
-# The elements that PyTorch's AVX512 kernels process at once; shorter tensors, and fewer channels of channels-last
-# images, go through scalar loops that round midpoints differently
+# The elements that PyTorch's AVX512 kernels process at once; shorter tensors, and the channels of channels-last images
+# behind the last whole vector, go through scalar loops that round midpoints differently
 VECTOR_LENGTH = 64
 VECTOR_CHANNELS = 16
+CONCATENATED_CHANNELS = 8
+"""Of kernels that join images: PyTorch has none of them for AVX512."""
+
+
+def by_channels(
+    node: Node,
+    data: relax.Expr,
+    lanes: int,
+    vector: Callable[[relax.Expr], relax.Expr],
+    scalar: Callable[[relax.Expr], relax.Expr],
+) -> relax.Expr:
+    """A function of a channels-last image (N, C, H, W): of whole vectors of `lanes` channels in one way, of the rest in
+    the other one."""
+    channels = shape_of(data)[1]
+    whole = channels // lanes * lanes
+    if whole in (0, channels):
+        return (vector if whole else scalar)(data)
+    parts = [
+        node.emit(function(node.emit(relax.op.strided_slice(data, [1], [begin], [end]))))
+        for function, begin, end in ((vector, 0, whole), (scalar, whole, channels))
+    ]
+    return node.emit(relax.op.concat(parts, 1))
 
 
 def scalar(value: float | np.floating | np.ndarray) -> relax.Expr:

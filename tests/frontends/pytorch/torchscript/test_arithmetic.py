@@ -64,10 +64,25 @@ def test_scalar(rng, engine, name, value):
 
 
 @pytest.mark.sampled("engine")
+@pytest.mark.parametrize("scale, out", [(0.025, (0.05, 101)), (0.095, (0.19, 66)), (0.03, (0.01, 120))])
+@pytest.mark.parametrize("channels", [(8, 19), (3, 24)])
+def test_midpoints_of_a_quantized_cat(engine, channels, scale, out):
+    """Every value in every channel: PyTorch's loops over vectors of channels and over what is left round midpoints in
+    different ways."""
+    every = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16)
+    images = [
+        torch._make_per_tensor_quantized_tensor(every.expand(1, c, 16, 16).contiguous(), scale, zero).contiguous(
+            memory_format=torch.channels_last
+        )
+        for c, zero in zip(channels, (77, 91), strict=True)
+    ]
+    check(lambda a, b: ops.cat([a, b], 1, *out), *images, engine=engine)
+
+
+@pytest.mark.sampled("engine")
 @pytest.mark.parametrize("channels", [(16, 32), (64, 48), (3, 5)])
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_quantized_cat(rng, engine, channels, channels_last):
-    """Below 16 channels PyTorch's channels-last kernel runs its scalar loop, which rounds midpoints differently."""
     layout = torch.channels_last if channels_last else torch.contiguous_format
     a, b = (
         quantized(rng, (2, c, 5, 4), s, z).contiguous(memory_format=layout)

@@ -48,7 +48,7 @@ def test_max_pool1d(rng, engine):
 
 @pytest.mark.sampled("engine")
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("channels", [3, 16, 64])
+@pytest.mark.parametrize("channels", [3, 16, 24, 64])
 @pytest.mark.parametrize("zero", [76, 77])
 @pytest.mark.parametrize(
     "options",

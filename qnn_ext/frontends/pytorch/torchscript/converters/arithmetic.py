@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from tvm import relax
@@ -13,7 +14,17 @@ from .....op.base import constant
 from .....op.compound import matmul
 from .....qparams import QParams, dtype_range
 from ...common import import_torch
-from ..formulas import VECTOR_CHANNELS, VECTOR_LENGTH, f32, qnnpack_sum, quantize, relu_clip, scalar_sum, vector_sum
+from ..formulas import (
+    CONCATENATED_CHANNELS,
+    VECTOR_LENGTH,
+    by_channels,
+    f32,
+    qnnpack_sum,
+    quantize,
+    relu_clip,
+    scalar_sum,
+    vector_sum,
+)
 from ..node import Node
 from ..registry import converter
 from ..values import Traced, qparams_of
@@ -126,10 +137,17 @@ def requantized(node: Node, value: Traced, out: QParams) -> relax.Expr:
         raise node.unsupported("an operand that is not quantized")
     if source == out:
         return node.to_expr(value)
-    table = _contiguous_table
-    if _is_channels_last(node):
-        table = _vector_table if value.example.shape[1] >= VECTOR_CHANNELS else _scalar_table
-    return node.emit(qnn.table(node.to_expr(value), constant(table(source, out))))
+
+    def lookup(table: np.ndarray, data: relax.Expr) -> relax.Expr:
+        return node.emit(qnn.table(data, constant(table)))
+
+    data = node.to_expr(value)
+    if not _is_channels_last(node):
+        return lookup(_contiguous_table(source, out), data)
+    vector, scalar = _vector_table(source, out), _scalar_table(source, out)
+    if np.array_equal(vector, scalar):
+        return lookup(vector, data)
+    return by_channels(node, data, CONCATENATED_CHANNELS, partial(lookup, vector), partial(lookup, scalar))
 
 
 def _is_channels_last(node: Node) -> bool:

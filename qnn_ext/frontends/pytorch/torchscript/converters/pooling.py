@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -14,7 +16,7 @@ from .....op.base import constant, shape_of
 from .....op.compound import reshape
 from .....qparams import QParams
 from ....maxima import first_maxima, unpooled
-from ..formulas import VECTOR_CHANNELS, f32, quantize, scalar
+from ..formulas import VECTOR_CHANNELS, by_channels, f32, quantize, scalar
 from ..node import Node
 from ..registry import converter
 
@@ -99,23 +101,30 @@ def _avg_pool(node: Node) -> relax.Expr:
     qnnpack = node.engine == "qnnpack" and source.dtype == "uint8" and not ceil_mode and spatial == 2
     if qnnpack:  # QNNPACK divides by the size of the window, regardless of the options
         include_pad, divisor = True, None
-    before = not qnnpack and _rounds_with_zero_point(node, source)
-    pooled = _quantized_avg_pool(node, data, source, kernel, strides, padding, ceil_mode, include_pad, divisor, before)
-    return node.move(pooled)
+
+    def average(part: relax.Expr, before: bool) -> relax.Expr:
+        """before: whether the kernel adds the zero point before it rounds, as all do but the vectorized loop over
+        channels, which only channels-last tensors use. It matters on midpoints with odd zero points."""
+        return _quantized_avg_pool(
+            node, part, source, kernel, strides, padding, ceil_mode, include_pad, divisor, before
+        )
+
+    if qnnpack or int(source.zero_point) % 2 == 0:
+        return node.move(average(data, False))
+    if not _is_channels_last(node["self"]):
+        return node.move(average(data, True))
+    averages = (partial(average, before=before) for before in (False, True))
+    return node.move(by_channels(node, data, VECTOR_CHANNELS, *averages))
 
 
-def _rounds_with_zero_point(node: Node, source: QParams) -> bool:
-    """Whether the kernel adds the zero point before it rounds: true of all but the vectorized loop over channels, which
-    only channels-last tensors use. It matters on midpoints with odd zero points."""
+def _is_channels_last(example: Any) -> bool:
     import torch
 
-    example = node["self"]
-    channels_last = (
+    return (
         example.dim() == 4
         and example.is_contiguous(memory_format=torch.channels_last)
         and not (example.is_contiguous() and example.shape[1] == 1)
     )
-    return bool(int(source.zero_point) % 2) and not (channels_last and example.shape[1] >= VECTOR_CHANNELS)
 
 
 def _quantized_avg_pool(
