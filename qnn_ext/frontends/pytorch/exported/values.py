@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,14 @@ _VALUE_DTYPES = (
     torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32,
     torch.uint32, torch.int64, torch.uint64, torch.bool,
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ComplexValue:
+    """A complex tensor: its real and its imaginary part; None for one that is 0."""
+
+    real: relax.Expr
+    imaginary: relax.Expr | None = None
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -28,7 +28,6 @@ for _name, _operator in {
     "sqrt": relax.op.sqrt,
     "rsqrt": relax.op.rsqrt,
     "erf": relax.op.erf,
-    "abs": relax.op.abs,
     "neg": relax.op.negative,
     "square": relax.op.square,
 }.items():

@@ -14,7 +14,7 @@ from .....limits import check_elements
 from .....op.base import constant, constant_value, shape_of
 from ....run_time import checked_indices
 from ..registry import converter
-from ..values import axes_of, cast, dtype_name, reshape
+from ..values import ComplexValue, axes_of, cast, dtype_name, reshape
 
 
 def static(dims: Any) -> list[int]:
@@ -230,9 +230,11 @@ def _same(importer: Any, x: relax.Expr, *_options: Any) -> relax.Expr:
     "aten.float.default",
     "quantized_decomposed.convert_element_type.no_fuse",
 )
-def _to(importer: Any, x: relax.Expr, *_options: Any) -> relax.Expr:
+def _to(importer: Any, x: Any, *_options: Any) -> Any:
     """A cast to the dtype that the program declares. Integer weights become float through R.qnn.dequantize with scale
     1, so they stay integers in the module."""
+    if importer.meta.dtype.is_complex:
+        return x if isinstance(x, ComplexValue) else ComplexValue(x)
     value = constant_value(x)
     if value is not None and value.dtype.itemsize == 1 and value.ndim >= 2 and importer.dtype == "float32":
         return importer.emit(qnn.dequantize(x, np.float32(1), np.int32(0)))
