@@ -15,6 +15,7 @@ from .. import op as qnn
 from ..errors import ModelFormatError, UnsupportedOperatorError
 from ..limits import check_elements
 from ..op.base import constant, shape_of
+from .bounded_values import bounds_of
 from .building import padded as pad
 from .run_time import check_count, checked_indices
 from .size_rules import extreme, reshaped
@@ -167,6 +168,24 @@ def sliced(sizes: Sizes, data: relax.Expr, axis: int, start: Any, end: Any, step
         return sizes.emit(relax.op.strided_slice(data, [axis], [lowest], [lowest + most * step], [step]), axes)
     steps = constant(np.arange(most, dtype=np.int64) * step)
     return sizes.emit(relax.op.take(data, sizes.emit(relax.op.add(steps, first.value)), axis, mode="clip"), axes)
+
+
+def bound_at_run_time(sizes: Sizes, bound: relax.Expr, data: relax.Expr, axis: int, origin: str) -> Size:
+    """A bound of a slice of an axis, computed at run time, as a position from 0 to the axis's length: negative ones
+    count from its end, those beyond an end stop there.
+
+    bound: a tensor of one integer
+    """
+    length = sizes.of(data).get(axis, shape_of(data)[axis])
+    end = length.value if isinstance(length, Size) else constant(np.int64(length))
+    zero = constant(np.int64(0))
+    wide = sizes.emit(relax.op.astype(sizes.emit(relax.op.reshape(bound, ())), "int64"))
+    from_end = sizes.emit(relax.op.add(wide, end))
+    place = sizes.emit(relax.op.where(sizes.emit(relax.op.less(wide, zero)), from_end, wide))
+    place = sizes.emit(relax.op.minimum(sizes.emit(relax.op.maximum(place, zero)), end))
+    low, high = bounds_of(sizes.builder, bound) or (-1, WHOLE)
+    longest = length.most if isinstance(length, Size) else length
+    return sizes.size(place, min(high, longest) if low >= 0 else longest, origin)
 
 
 def _any_size(*values: Any) -> Size:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from tvm import relax
 
 from .. import op as qnn
+from ..limits import check_elements
 from ..op.base import constant, shape_of
 from .data_dependent import rows, true_positions
 from .size_rules import extreme
-from .sizes import Sizes
+from .sizes import Sizes, refusal
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,32 @@ def distinct(sizes: Sizes, data: relax.Expr, in_order: bool, origin: str) -> Dis
         take(_numbered(sizes, is_first), take(first, inverse)),
         take(counts, take(inverse, places)),
     )
+
+
+def ranks(sizes: Sizes, data: relax.Expr, axis: int, label: str) -> relax.Expr:
+    """For each slice along an axis, how many slices come before it in lexicographic order: int64, the same for equal
+    ones. Only that axis may have a size known only at run time; what is behind its end changes no order.
+
+    All pairs are compared: n² · m steps for n slices of m elements.
+    """
+    shape, own = shape_of(data), sizes.of(data)
+    for one, size in own.items():
+        if one != axis:
+            raise refusal(size, "comparing slices with it")
+    count = shape[axis]
+    order = [axis, *(one for one in range(len(shape)) if one != axis)]
+    elements = prod(shape) // max(count, 1)
+    check_elements((count, count, elements), label)
+    rows = sizes.emit(relax.op.permute_dims(data, order))
+    if str(data.ty.dtype) == "bool":
+        rows = sizes.emit(relax.op.astype(rows, "uint8"))
+    one, two = (sizes.emit(relax.op.reshape(rows, form)) for form in ((count, 1, elements), (1, count, elements)))
+    differs = sizes.emit(relax.op.astype(sizes.emit(relax.op.not_equal(one, two)), "int32"))
+    first = sizes.emit(relax.op.argmax(differs, 2, keepdims=True))
+    places = sizes.emit(relax.op.equal(constant(np.arange(elements, dtype=np.int64)), first))
+    behind = sizes.emit(relax.op.logical_and(places, sizes.emit(relax.op.greater(one, two))))
+    numbers = sizes.emit(relax.op.astype(behind, "int64"))
+    return sizes.emit(relax.op.sum(numbers, [1, 2]), {0: own[axis]} if axis in own else {})
 
 
 def _numbered(sizes: Sizes, mask: relax.Expr) -> relax.Expr:

@@ -170,13 +170,24 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
 # ---- parts -------------------------------------------------------------------------------------------------------
 
 
+def _bounds(node: Node, sizes: Sizes, index: int) -> list[Any]:
+    """Bounds of slices: integers, sizes, or tensors of one integer computed at run time."""
+    if node.is_constant(index) or sizes.elements(node.input(index)) is not None:
+        return given_dims(node, sizes, index)
+    vector = node.input(index)
+    return [
+        node.emit(relax.op.strided_slice(vector, [0], [place], [place + 1])) for place in range(shape_of(vector)[0])
+    ]
+
+
 @_converter("Slice")
-def _slice(node: Node, sizes: Sizes) -> relax.Expr:
+def sliced(node: Node, sizes: Sizes) -> relax.Expr:
+    """Ranges along axes, whose bounds may be sizes or numbers computed at run time."""
     if node.opset < 10:
         starts, ends = (list(node.attribute(name, [])) for name in ("starts", "ends"))
         axes, steps = node.attribute("axes"), None
     else:
-        starts, ends = given_dims(node, sizes, 1), given_dims(node, sizes, 2)
+        starts, ends = _bounds(node, sizes, 1), _bounds(node, sizes, 2)
         axes, steps = (node.integers(index) if node.has_input(index) else None for index in (3, 4))
     data, ndim = node.input(0), len(node.shape(0))
     chosen = list(range(len(starts))) if axes is None else [normalize_axis(axis, ndim) for axis in axes]
@@ -186,6 +197,10 @@ def _slice(node: Node, sizes: Sizes) -> relax.Expr:
     for axis, start, end, step in zip(chosen, starts, ends, steps, strict=True):
         if (start, step) == (0, 1) and isinstance(end, int) and end >= build.WHOLE:
             continue
+        start, end = (
+            build.bound_at_run_time(sizes, bound, data, axis, node.label) if isinstance(bound, relax.Expr) else bound
+            for bound in (start, end)
+        )
         if step < 0 and not sizes.of(data).get(axis) and isinstance(start, int) and isinstance(end, int):
             first, last, _ = slice(start, end, step).indices(shape_of(data)[axis])
             last = last if last >= 0 else -shape_of(data)[axis] - 1

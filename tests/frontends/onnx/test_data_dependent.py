@@ -151,6 +151,46 @@ def test_distinct_elements(shape, dtype, in_order, rng):
 
 
 @pytest.mark.parametrize("in_order", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("shape, dtype", [((6, 3), np.int64), ((3, 5, 2), F32), ((4, 4), np.int8), ((2, 1), np.int64)])
+def test_distinct_slices(shape, dtype, axis, in_order, rng):
+    proto = distinct(shape, dtype, axis=axis, sorted=in_order)
+    draws = [rng.integers(-most, most, shape).astype(dtype) for most in (1, 1, 2)]
+    check(proto, *({"x": x} for x in [*draws, np.zeros(shape, dtype)]))
+
+
+@pytest.mark.parametrize("in_order", [0, 1])
+def test_distinct_slices_of_unknown_number(in_order, rng):
+    chosen = [
+        node("Constant", [], ["axes"], value_ints=[1]),
+        node("ReduceMax", ["x", "axes"], ["m"], keepdims=0),
+        node("Cast", ["m"], ["mask"], to=9),
+        node("Compress", ["x", "mask"], ["c"], axis=0),
+    ]
+    proto = distinct((12, 2), np.int64, chosen, "c", axis=0, sorted=in_order)
+    check(proto, *({"x": rng.integers(0, 3, (12, 2))} for _ in range(4)))
+
+
+@pytest.mark.parametrize(
+    "steps, bounds",
+    [
+        ([1], [(0, 3), (0, 0), (2, -2), (-4, 100), (5, 2), (-100, 8), (8, 9)]),
+        ([3], [(0, 8), (1, 7), (-3, 100)]),
+    ],
+)
+def test_slices_with_bounds_computed_at_run_time(steps, bounds, rng):
+    constants = {"axes": np.array([1]), "steps": np.array(steps)}
+    proto = model(
+        [node("Slice", ["x", "start", "end", "axes", "steps"], ["part"]), node("ReduceSum", ["part"], ["y"])],
+        [value("x", (2, 8), F32), value("start", (1,), I64), value("end", (1,), I64)],
+        [value("part", None, F32), value("y", None, F32)],
+        constants,
+    )
+    x = rng.integers(-9, 9, (2, 8)).astype(F32)
+    check(proto, *({"x": x, "start": np.array([one]), "end": np.array([two])} for one, two in bounds))
+
+
+@pytest.mark.parametrize("in_order", [0, 1])
 @pytest.mark.parametrize("dtype", [np.int64, F32])
 def test_distinct_elements_of_a_vector_of_unknown_size(dtype, in_order, rng):
     """What is behind its end is no element, whatever it is."""
@@ -160,11 +200,6 @@ def test_distinct_elements_of_a_vector_of_unknown_size(dtype, in_order, rng):
     draws = [rng.integers(0, 4, 20).astype(dtype), np.arange(20).astype(dtype), np.zeros(20, dtype), np.full(20, most)]
     shapes = check(proto, *({"x": x.astype(dtype)} for x in draws))
     assert shapes[2] == [(0,)] * 4 and shapes[3][0] == (1,)
-
-
-def test_distinct_slices_are_refused():
-    with pytest.raises(UnsupportedOperatorError, match="only all elements can be compared"):
-        qnn_ext.from_onnx(distinct((4, 5), F32, axis=1))
 
 
 # ---- detectors' tails --------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from .... import op as qnn
 from ....limits import check_elements
 from ....op.base import constant, normalize_axis
 from ... import data_dependent as build
-from ...distinct import distinct
+from ...distinct import distinct, ranks
 from ...sizes import Sizes
 from ..node import Node
 from ..registry import converter
@@ -53,16 +53,19 @@ def compress(node: Node) -> relax.Expr:
 
 @converter("Unique", since=11)
 def unique(node: Node) -> list[relax.Expr]:
-    """(values, where each is first, which value each element is, how often each is) of the flattened data.
-
-    The axis of a vector means the same; slices of tensors are not compared.
-    """
+    """(values, where each is first, which value each element is, how often each is) of the flattened data, or of the
+    slices along an axis."""
     sizes, data, axis = _sizes(node), node.input(0), node.attribute("axis")
-    if axis is not None and (len(node.shape(0)) != 1 or axis not in (0, -1)):
-        raise node.unsupported(f"axis {axis} of a tensor of shape {node.shape(0)}: only all elements can be compared")
-    flat = build.reshape(sizes, data, [-1], node.label)
-    found = distinct(sizes, flat, bool(node.attribute("sorted", 1)), node.label)
-    return [found.values, found.first, found.inverse, found.counts]
+    in_order = bool(node.attribute("sorted", 1))
+    if axis is None or len(node.shape(0)) == 1:
+        normalize_axis(axis or 0, 1)
+        found = distinct(sizes, build.reshape(sizes, data, [-1], node.label), in_order, node.label)
+        return [found.values, found.first, found.inverse, found.counts]
+    axis = normalize_axis(axis, len(node.shape(0)))
+    if 0 in node.shape(0):
+        raise node.unsupported(f"slices without elements, of shape {node.shape(0)}")
+    found = distinct(sizes, ranks(sizes, data, axis, node.label), in_order, node.label)
+    return [build.rows(sizes, data, found.first, axis), found.first, found.inverse, found.counts]
 
 
 # ---- non-maximum suppression -------------------------------------------------------------------------------------

@@ -10,10 +10,10 @@ from ....op.base import constant, constant_value, normalize_axis
 from ...building import padded
 from ...reversal import reversed_sequences
 from ...run_time import checked_indices
-from ..fallback import convert_with_tvm
 from ..indices import index_input
 from ..node import Node
 from ..registry import converter
+from ..run_time_sizes import sliced
 
 
 @converter("Gather")
@@ -107,10 +107,10 @@ def slice_by_attributes(node: Node) -> relax.Expr:
 
 
 @converter("Slice", since=10)
-def slice_by_inputs(node: Node) -> relax.Expr | list[relax.Expr]:
+def slice_by_inputs(node: Node) -> relax.Expr:
     """A range along each of the axes, with ranges, axes and steps as inputs."""
     if not all(node.is_constant(index) for index in range(1, len(node.inputs)) if node.has_input(index)):
-        return convert_with_tvm(node)
+        return sliced(node, node.assembly.builder.sizes)
     axes, steps = (node.integers(index) if node.has_input(index) else None for index in (3, 4))
     return _sliced(node, node.integers(1), node.integers(2), axes, steps)
 

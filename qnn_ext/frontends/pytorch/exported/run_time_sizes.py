@@ -19,7 +19,7 @@ from ....op.base import constant, shape_of
 from ... import data_dependent as build
 from ...counterparts import Counterparts
 from ...sizes import Size, Sizes, refusal
-from .values import axes_of, dtype_name
+from .values import axes_of, cast, dtype_name
 
 _CARRYING = """
     _log_softmax _softmax _to_copy abs acos add addmm alias all amax amin any argmax argmin argwhere asin atan
@@ -160,9 +160,17 @@ def _arange(importer: Any, sizes: Sizes, *_arguments: Any) -> relax.Expr:
 
 
 @_converter("slice")
-def _slice(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, end: Any, step: int) -> relax.Expr:
+def sliced(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, end: Any, step: int) -> relax.Expr:
+    """x[…, start:end:step, …], whose bounds may be sizes or scalars computed at run time."""
     axis = dim % len(shape_of(x))
     first, last = 0 if start is None else start, build.WHOLE if end is None else end
+    length = importer.meta.shape[axis]
+    if isinstance(first, relax.Expr) and isinstance(length, int) and not sizes.of(x):
+        return window(importer, x, axis, first, length, step)
+    first, last = (
+        build.bound_at_run_time(sizes, bound, x, axis, importer.label) if isinstance(bound, relax.Expr) else bound
+        for bound in (first, last)
+    )
     if (first, step) == (0, 1) and isinstance(last, int) and last >= build.WHOLE:
         return x
     return build.sliced(sizes, x, axis, first, last, step)
@@ -170,7 +178,28 @@ def _slice(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, end
 
 @_converter("narrow")
 def _narrow(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, length: Any) -> relax.Expr:
-    return build.sliced(sizes, x, dim % len(shape_of(x)), start, sizes.plus(start, length))
+    axis = dim % len(shape_of(x))
+    if isinstance(start, relax.Expr) or isinstance(length, relax.Expr):
+        return narrowed(importer, sizes, x, axis, start, length)
+    return build.sliced(sizes, x, axis, start, sizes.plus(start, length))
+
+
+def narrowed(importer: Any, sizes: Sizes, x: relax.Expr, axis: int, start: Any, length: Any) -> relax.Expr:
+    """`length` positions from `start` on, either of which may be a scalar computed at run time."""
+    if isinstance(length, int) and not sizes.of(x):
+        return window(importer, x, axis, start, length)
+    if isinstance(start, Size) or isinstance(length, Size):
+        raise refusal(start if isinstance(start, Size) else length, "a part of such a size at a place computed here")
+    end = relax.op.add(*(cast(importer, value, "int64") for value in (start, length)))
+    return sliced(importer, sizes, x, axis, start, importer.emit(end), 1)
+
+
+def window(importer: Any, x: relax.Expr, axis: int, start: relax.Expr, length: int, step: int = 1) -> relax.Expr:
+    """As many positions as are known, from one computed at run time on; those beyond the end are the last one."""
+    steps = constant(np.arange(length, dtype=np.int64) * step)
+    first = importer.emit(relax.op.reshape(cast(importer, start, "int64"), (1,)))
+    places = importer.emit(relax.op.add(steps, first))
+    return importer.emit(relax.op.take(x, places, axis, mode="clip"))
 
 
 @_converter("topk")

@@ -173,3 +173,24 @@ def test_detector(nms, rng):
     scores = (rng.integers(0, 12, 20) / 12).astype(np.float32)
     trials = [(boxes, scores), (boxes[::-1].copy(), scores / 2), (boxes, np.zeros_like(scores))]
     check(function, *trials, build=True)
+
+
+def _within(number, low, high):
+    value = number.item()
+    torch._check(value >= low)
+    torch._check(value <= high)
+    return value
+
+
+PARTS = {
+    "up to a number": lambda model, x, n: (x[:, : (k := _within(n, 0, 6))] * 2, x[:, :k].sum(1)),
+    "from a number on": lambda model, x, n: x[_within(n, 0, 6) :, 1:],
+    "a bounded number": lambda model, x, n: x.narrow(1, 1, _within(n.clamp(0, 3), 0, 3)).relu(),
+    "a window": lambda model, x, n: (x[(k := _within(n, 0, 6)) : k + 2] + 1, x.narrow(0, k, 1)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_slices_with_bounds_computed_at_run_time(name, rng):
+    x = rng.integers(-9, 9, (8, 7)).astype(np.float32)
+    check(PARTS[name], *((x, np.array(number)) for number in (3, 0, 6, 1)), build=True)

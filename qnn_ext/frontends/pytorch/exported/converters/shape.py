@@ -14,6 +14,7 @@ from .....limits import check_elements
 from .....op.base import constant, constant_value, shape_of
 from ....run_time import checked_indices
 from ..registry import converter
+from ..run_time_sizes import narrowed, sliced
 from ..values import ComplexValue, axes_of, cast, dtype_name, reshape
 
 
@@ -136,13 +137,17 @@ def _part(importer: Any, x: relax.Expr, axis: int, begin: int, end: int, step: i
 @converter("aten.slice.Tensor")
 def _slice(importer: Any, x: relax.Expr, dim: int, start: Any, end: Any, step: int) -> relax.Expr:
     axis = dim % len(shape_of(x))
+    if isinstance(start, relax.Expr) or isinstance(end, relax.Expr):
+        return sliced(importer, importer.assembly.builder.sizes, x, axis, start, end, int(step))
     begin, stop, _ = slice(*static([start or 0, 2**62 if end is None else end])).indices(shape_of(x)[axis])
     return _part(importer, x, axis, begin, max(begin, stop), int(step))
 
 
 @converter("aten.narrow.default")
-def _narrow(importer: Any, x: relax.Expr, dim: int, start: int, length: int) -> relax.Expr:
+def _narrow(importer: Any, x: relax.Expr, dim: int, start: Any, length: Any) -> relax.Expr:
     axis = dim % len(shape_of(x))
+    if isinstance(start, relax.Expr) or isinstance(length, relax.Expr):
+        return narrowed(importer, importer.assembly.builder.sizes, x, axis, start, length)
     begin = start % max(shape_of(x)[axis], 1)
     return _part(importer, x, axis, begin, begin + length)
 
@@ -252,6 +257,12 @@ def _index_select(importer: Any, x: relax.Expr, dim: int, indices: relax.Expr) -
     axis = dim % len(shape_of(x))
     places = checked_indices(importer.emit, indices, shape_of(x)[axis], importer.label)
     return importer.emit(relax.op.take(x, places, axis=axis, mode="clip"))
+
+
+@converter("aten.item.default", "aten._local_scalar_dense.default")
+def _item(importer: Any, x: relax.Expr) -> relax.Expr:
+    """A tensor of one number as a scalar."""
+    return reshape(importer, x, ())
 
 
 @converter("aten.sym_size.int")
