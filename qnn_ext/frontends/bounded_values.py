@@ -83,12 +83,37 @@ def _ends(function: Callable[[int, int], int]) -> Callable[[relax.Call, Of], Bou
     return rule
 
 
+def _or_any(value: relax.Expr, of: Of) -> tuple[int, int]:
+    """The bounds of an operand, those of its dtype if nothing else bounds it."""
+    limits = np.iinfo(str(value.ty.dtype))
+    return of(value) or (int(limits.min), int(limits.max))
+
+
+def _extreme(function: Callable[[int, int], int]) -> Callable[[relax.Call, Of], Bounds]:
+    """A minimum or maximum, which is bounded if one operand is."""
+
+    def rule(call: relax.Call, of: Of) -> Bounds:
+        if all(of(operand) is None for operand in call.args):
+            return None
+        one, two = (_or_any(operand, of) for operand in call.args)
+        return function(one[0], two[0]), function(one[1], two[1])
+
+    return rule
+
+
+def _clipped(call: relax.Call, of: Of) -> Bounds:
+    data, *ends = call.args
+    low, high = (int(end.value) for end in ends)
+    return tuple(min(max(end, low), high) for end in _or_any(data, of))  # type: ignore[return-value]
+
+
 _RULES: dict[str, Callable[[relax.Call, Of], Bounds]] = {
     "add": _ends(lambda a, b: a + b),
     "subtract": _ends(lambda a, b: a - b),
     "multiply": _ends(lambda a, b: a * b),
-    "minimum": _ends(min),
-    "maximum": _ends(max),
+    "minimum": _extreme(min),
+    "maximum": _extreme(max),
+    "clip": _clipped,
     "astype": lambda call, of: of(call.args[0]),
     "sum": _sum,
     "argmax": _position,

@@ -13,8 +13,9 @@ from ...errors import ModelFormatError, QnnError
 from ...limits import check
 from ...op.base import constant, constant_value, shape_of
 from ...op.loop import MOST_TRIPS
+from ..bounded_values import bounds_of
 from ..data_dependent import emptied
-from ..loops import ChangingStateError, RunTimeSizeError, branch, loop
+from ..loops import ChangingStateError, RunTimeSizeError, UnknownRoundsError, branch, loop
 from ..recurrent import stacked
 from .node import Node
 from .reader import Subgraph
@@ -127,7 +128,16 @@ def _repeated(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     start = constant(np.int64(0))
     bounded = MOST_TRIPS if trips is None else max(int(trips), 0)
     initial = [*(states[index] for index in tensors), start]
-    final, outputs = loop(node, one_round, initial, [], bounded, condition=going, whole=True)
+    try:
+        final, outputs = loop(node, one_round, initial, [], bounded, condition=going, whole=True)
+    except UnknownRoundsError as error:
+        bounds = None if most is None else bounds_of(node.assembly.builder, most)
+        if more or bounds is None or bounds[1] == MOST_TRIPS:
+            raise UnknownRoundsError(f"{error}; limit it in the model, as by Clip or Min") from None
+        largest, sizes = max(bounds[1], 1), node.assembly.builder.sizes
+        final, outputs = loop(node, one_round, initial, [], largest, condition=going)
+        rounds = sizes.size(final[-1], largest, node.label)
+        outputs = [sizes.set(output, {0: rounds}) for output in outputs]
     ends: dict[int, Any] = {**sequences, **dict(zip(tensors, final, strict=False))}
     for index in reversed([index for index in more if more[index]]):
         ends[index] = extended(node, sequences[index], outputs.pop())

@@ -349,7 +349,7 @@ def test_branches_of_different_shapes():
 
 def test_outputs_whose_number_is_unknown():
     with pytest.raises(UnsupportedOperatorError, match=r"Loop 'loop'.*the length of the stacked outputs"):
-        from_onnx(fibonacci(9, True, "limit"))
+        from_onnx(fibonacci(None, True, "limit"))
 
 
 def test_a_loop_without_end():
@@ -447,3 +447,47 @@ def test_graphs_nested_too_deeply(monkeypatch):
     proto = model([*inner.node], [value("x", (3,))], [result("y")], {"yes": np.asarray(True)})
     with pytest.raises(ModelFormatError, match="graphs are nested too deeply"):
         from_onnx(proto)
+
+
+# ---- stacked outputs of as many rounds as the data ask for -------------------------------------------------------
+
+
+def stacking(most, condition, inputs):
+    """A loop that adds up, with the squares of all rounds stacked, and their sum."""
+    nodes = [node("Add", ["s", "step"], ["next"]), node("Mul", ["next", "next"], ["square"]), *condition]
+    body = graph(
+        nodes,
+        [("i", "i8"), ("c", "?"), ("s", "f4", (2,))],
+        [("going", "?"), ("next", "f4", (2,)), ("square", "f4", (2,))],
+        {"step": np.array([1, 2], "f4")},
+    )
+    return model(
+        [
+            node("Clip", ["n", "low", "high"], ["clipped"]),
+            node("Loop", [most, "", "x"], ["last", "squares"], body=body),
+            node("ReduceSum", ["squares", "axes"], ["total"], keepdims=0),
+        ],
+        [value("x", (2,), "f4"), value("n", (), "i8"), *inputs],
+        [result("last"), result("squares"), result("total"), result("clipped", "i8")],
+        {"low": np.int64(0), "high": np.int64(6), "axes": np.array([0]), "ten": np.int64(10)},
+    )
+
+
+@pytest.mark.parametrize("number", [-3, 0, 1, 4, 6, 100])
+def test_stacked_outputs_of_a_bounded_number_of_rounds(number):
+    proto = stacking("clipped", [node("Identity", ["c"], ["going"])], [])
+    check(proto, {"x": np.array([1, 3], "f4"), "n": np.array(number)})
+
+
+def test_stacked_outputs_until_a_condition_of_the_data():
+    condition = [node("ReduceSum", ["next"], ["sum"], keepdims=0), node("Less", ["sum", "limit"], ["going"])]
+    proto = stacking("ten", condition, [value("limit", (), "f4")])
+    feeds = [
+        {"x": np.array([1, 3], "f4"), "n": np.array(0), "limit": np.array(most, "f4")} for most in (-9, 9, 21, 1e6)
+    ]
+    check(proto, *feeds)
+
+
+def test_stacked_outputs_of_any_number_of_rounds_are_refused():
+    with pytest.raises(UnsupportedOperatorError, match="limit it in the model, as by Clip or Min"):
+        from_onnx(stacking("n", [node("Identity", ["c"], ["going"])], []))
