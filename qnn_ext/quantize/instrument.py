@@ -63,7 +63,7 @@ def instrument(annotated: QnnModule, sites: Collection[str], with_outputs: bool 
         results = [new.substituted(result) for result in old]
         new.result = relax.Tuple([*results[: len(own)], *tensors, *results[len(annotated.outputs) :]])
     specs = tuple(
-        TensorSpec(names[0], shape_of(tensor), str(tensor.ty.dtype))
+        TensorSpec(f"site '{names[0]}'", shape_of(tensor), str(tensor.ty.dtype))  # an output may have the site's name
         for tensor, names in zip(tensors, observed.values(), strict=True)
     )
     sites_of = [*(() for _ in own), *map(tuple, observed.values())]

@@ -1,5 +1,7 @@
 """Instrumented modules: the observed tensors as outputs, in any chunk, with states, without transposes."""
 
+from dataclasses import replace
+
 import numpy as np
 from tvm import relax
 
@@ -89,3 +91,10 @@ def test_states_follow_the_outputs(rng):
     engine = qnn_ext.build(instrument(module, ["sum"]).module)
     ones = np.ones((1, 2), np.float32)
     assert [engine(ones).tolist() for _ in range(3)] == [[[1, 1]], [[2, 2]], [[3, 3]]]
+
+
+def test_an_output_with_a_sites_name(rng):
+    module = network(rng)
+    named = replace(module, outputs=(replace(module.outputs[0], name="dense"),))
+    outputs = instrument(named, ["relu", "dense"], with_outputs=True).module.outputs
+    assert len({spec.name for spec in outputs}) == len(outputs) == 3 and outputs[0].name == "dense"
