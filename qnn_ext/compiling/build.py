@@ -35,7 +35,7 @@ from ..passes import (
 from ..passes.attention import cached_attention
 from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
 from ..passes.checks import collect_checks, drop_checks
-from ..passes.empties import allocated, without_empties
+from ..passes.empties import without_empties
 from ..passes.float_products import float_products
 from ..passes.fold_calls import fold_calls
 from ..passes.fold_quantized import fold_quantized
@@ -68,7 +68,7 @@ from ..topi_int8.cuda.generic import schedule_module as schedule_for_gpu
 from ..topi_int8.generic.schedule import schedule_module
 from ..topi_int8.threads import serialize
 from .cache import cached, kept_in
-from .codegen import generate_code, generate_gpu_code, with_option
+from .codegen import allocated, generate_code, generate_gpu_code, with_option
 from .describe import kernels_of
 from .program import Kept, NotStraightError, Program, compile_programs
 from .program.sharing import launch_where_worthwhile

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import tirx
+from tvm import relax, tirx
 from tvm.relax.backend.cuda import pipeline as cuda_pipeline
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
+from ..op.base import shape_of
+from ..passes.empties import is_empty
 from ..running import gpu_runtime
 from ..targets import gpus as gpu
 from ..targets.backend import threads_of
@@ -39,6 +41,23 @@ def generate_gpu_code(mod: tvm.IRModule, target: Target, cuda_graph: bool = Fals
     passes = [*cuda_pipeline.dataflow_lower_passes(target), *cuda_pipeline.finalize_passes(target)]
     with context, gpu_runtime.compiling(str(target.attrs["arch"])):
         return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential(passes), tir_pipeline=PIPELINE)
+
+
+def allocated(mod: tvm.IRModule) -> tvm.IRModule:
+    """A lowered module whose `main` allocates tensors without elements: TVM's virtual machine cannot load such
+    constants."""
+    return tvm.IRModule(
+        {**dict(mod.functions_items()), mod.get_global_var("main"): _Allocation().visit_expr(mod["main"])}
+    )
+
+
+@relax.expr_functor.mutator
+class _Allocation(relax.PyExprMutator):
+    def visit_generic_const_(self, value: tvm.ir.GenericConst) -> relax.Expr:
+        if not is_empty(value):
+            return value
+        shape, dtype = relax.ShapeExpr(shape_of(value)), str(value.ty.dtype)
+        return self.builder_.emit(relax.op.builtin.alloc_tensor(shape, dtype, 0))
 
 
 def with_option(name: str, value: Any) -> tvm.transform.PassContext:
