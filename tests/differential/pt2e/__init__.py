@@ -47,6 +47,8 @@ OF_VALUES = """
 aten._upsample_bicubic2d_aa.default aten._upsample_bilinear2d_aa.default aten.histc.default
 aten.repeat_interleave.Tensor aten.unfold.default transformers.grouped_mm_fallback.default
 """
+FOURIER = "tests/frontends/pytorch/exported/test_operators.py compares it: complex numbers are never outputs"
+TO_COMPLEX_AND_BACK = "aten.imag.default aten.real.default aten.view_as_complex.default aten.view_as_real.default"
 EXCLUDED = {
     **dict.fromkeys(DEPENDENTS.split(), DEPENDENT),
     **{f"aten.{name}": WRITES for name in WRITTEN},
@@ -57,6 +59,9 @@ EXCLUDED = {
     **dict.fromkeys(("aten.im2col.default", "aten.col2im.default", "aten.max_unpool2d.default"), WINDOWS),
     **{name: NORMS for name in CONVERTERS if "norm" in name and name.startswith("aten.linalg")},
     **{name: RECURRENT for name in CONVERTERS if name.startswith(("aten.lstm", "aten.gru", "aten.rnn"))},
+    **{name: FOURIER for name in CONVERTERS if name.startswith("aten._fft")},
+    **dict.fromkeys(TO_COMPLEX_AND_BACK.split(), FOURIER),
+    **dict.fromkeys(("aten.item.default", "aten._local_scalar_dense.default"), DEPENDENT),
     **dict.fromkeys(FILLED.split(), NO_TENSOR),
     **dict.fromkeys(("aten.special_softmax.int", "aten.float.default"), NO_OVERLOAD),
     "aten.quantize_per_tensor.default": REFERENCE,
