@@ -104,7 +104,8 @@ def _extreme(function: Callable[[int, int], int]) -> Callable[[relax.Call, Of], 
 def _clipped(call: relax.Call, of: Of) -> Bounds:
     data, *ends = call.args
     low, high = (int(end.value) for end in ends)
-    return tuple(min(max(end, low), high) for end in _or_any(data, of))  # type: ignore[return-value]
+    least, most = (min(max(end, low), high) for end in _or_any(data, of))
+    return least, most
 
 
 _RULES: dict[str, Callable[[relax.Call, Of], Bounds]] = {
