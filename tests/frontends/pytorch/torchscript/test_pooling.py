@@ -1,5 +1,6 @@
 """Pooling of quantized tensors against PyTorch: engine, memory format and zero point decide how midpoints fall."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -108,3 +109,12 @@ def test_compiled(rng, engine):
         return torch.flatten(F.adaptive_avg_pool2d(F.avg_pool2d(x, 2), 1), 1)
 
     check(network, image(rng, (2, 16, 16, 16), 77, torch.channels_last), engine=engine, compiled=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_midpoints_of_the_mean_of_a_channels_last_image(rng, size, keepdim):
+    """PyTorch adds float32 values, whose sum may be beside a midpoint."""
+    integers = torch.from_numpy(rng.integers(0, 40, (1, 256, size, size), np.uint8))
+    x = torch._make_per_tensor_quantized_tensor(integers, 0.24219261109828949, 2)
+    check(lambda x: x.mean([2, 3], keepdim=keepdim), x.contiguous(memory_format=torch.channels_last), engine="fbgemm")

@@ -237,10 +237,25 @@ def _mean(node: Node) -> relax.Expr:
     return _mean_of_floats(node, data, source, axes, keepdims)
 
 
+_IN_ORDER = 16
+"""Up to so many elements, PyTorch adds up the positions of a channels-last image one after the other."""
+
+
 def _mean_of_floats(node: Node, data: relax.Expr, source: QParams, axes: list[int], keepdims: bool) -> relax.Expr:
-    """quantize(Σ(q − z)·s / n): PyTorch adds dequantized values, so a midpoint may fall either way."""
+    """quantize(Σ (q − z)·s / n): PyTorch adds dequantized values, those of small channels-last images one after the
+    other; elsewhere a midpoint may fall either way."""
     wide = node.emit(relax.op.subtract(node.emit(relax.op.astype(data, "int32")), constant(source.zero_point)))
-    total = node.emit(relax.op.sum(wide, axes, keepdims))
-    count = int(np.prod([node.shape_of("self")[axis] for axis in axes]))
-    real = node.emit(qnn.dequantize(total, constant(source.scale.astype(f32)), 0))
+    shape = node.shape_of("self")
+    count = int(np.prod([shape[axis] for axis in axes]))
+    if axes == [2, 3] and len(shape) == 4 and count <= _IN_ORDER and _is_channels_last(node["self"]):
+        parts = node.emit(qnn.dequantize(wide, constant(source.scale.astype(f32)), 0))
+        parts = node.emit(relax.op.reshape(parts, (*shape[:2], count)))
+        real = node.emit(relax.op.strided_slice(parts, [2], [0], [1]))
+        for place in range(1, count):
+            part = node.emit(relax.op.strided_slice(parts, [2], [place], [place + 1]))
+            real = node.emit(relax.op.add(real, part))
+        real = node.emit(relax.op.reshape(real, (*shape[:2], 1, 1) if keepdims else shape[:2]))
+    else:
+        total = node.emit(relax.op.sum(wide, axes, keepdims))
+        real = node.emit(qnn.dequantize(total, constant(source.scale.astype(f32)), 0))
     return quantize(node, node.emit(relax.op.divide(real, scalar(count))), source)
