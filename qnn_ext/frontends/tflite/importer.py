@@ -309,9 +309,10 @@ class Importer:
             raise ShapeError(
                 f"input '{tensor.name}' has {len(tensor.shape)} dimensions and cannot be given shape {shape}"
             )
-        if any(dim < 1 for dim in shape) and tensor.name not in self.shapes:
+        stored = tensor.name not in self.shapes
+        if stored and any(dim == 0 and sign == -1 for dim, sign in zip(shape, tensor.shape_signature, strict=True)):
             raise ShapeError(self._open_dimensions())
-        if any(dim < 1 for dim in shape):
+        if not stored and any(dim < 1 and dim != own for dim, own in zip(shape, tensor.shape, strict=True)):
             raise ShapeError(
                 f"input '{tensor.name}' has shape {shape}, but each dimension must be at least 1; give "
                 f"a valid one: shapes={{{tensor.name!r}: ...}}"

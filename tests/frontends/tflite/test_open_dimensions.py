@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter as LiteRT
 
-from qnn_ext import ModelFormatError, ShapeError
+from qnn_ext import ModelFormatError, ShapeError, build
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 from tests.conformance.tflite_models.builder import Graph
+from tests.conformance.tflite_models.runner import invoke
 
 from .schema_models import TYPES
 
@@ -71,3 +72,35 @@ def test_a_given_length_decides_all_shapes(stored, length):
 def test_too_short_a_length():
     with pytest.raises(ModelFormatError, match=r"CONV_2D.* \(1, -1, 1, 5\): the inputs are too small"):
         from_tflite(audio_model(), shapes={"audio": (1, 4)})
+
+
+def empty(operator, outputs, more=(), **options):
+    graph = Graph()
+    inputs = [graph.input((0, 4), "float32")]
+    inputs += [graph.input(one, "float32") if isinstance(one, tuple) else graph.const(one) for one in more]
+    graph.op(operator, inputs, [graph.output(outputs, "float32")], **options)
+    return graph.build()
+
+
+EMPTY = {
+    "elementwise": lambda: empty("ABS", (0, 4)),
+    "join": lambda: empty("CONCATENATION", (2, 4), [(2, 4)], axis=0),
+    "sum": lambda: empty("SUM", (4,), [np.int32([0])], keepDims=False),
+    "product": lambda: empty("FULLY_CONNECTED", (0, 3), [np.ones((3, 4), np.float32), np.ones(3, np.float32)]),
+    "reshape": lambda: empty("RESHAPE", (2, 0, 3), [np.int32([2, 0, 3])], newShape=[2, 0, 3]),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_dimension_of_0_that_is_not_open(name):
+    """The input is a tensor without elements, as in LiteRT; another size can be given."""
+    model = EMPTY[name]()
+    module = from_tflite(model)
+    trial = [np.ones(spec.shape, np.float32) for spec in module.inputs]
+    (expected,) = invoke(model, [trial], "builtin", stateful=False)
+    for runner in (Interpreter(module), build(module, num_threads=1)):
+        (found,) = runner.run(trial).values()
+        assert found.shape == expected[0].shape
+        np.testing.assert_array_equal(found, expected[0])
+    if name == "elementwise":
+        assert from_tflite(model, shapes={"input0": (3, 4)}).outputs[0].shape == (3, 4)

@@ -80,8 +80,9 @@ def strides_and_dilation(node: Node) -> tuple[Pair, Pair]:
 def check_rank4(node: Node, *indices: int) -> None:
     """Raise ModelFormatError unless these inputs have four dimensions, none of them 0."""
     for index in indices:
-        if len(node.shape(index)) != 4 or 0 in node.shape(index):
-            raise node.malformed(f"input {index} must have 4 dimensions, found shape {node.shape(index)}")
+        shape = node.shape(index)
+        if len(shape) != 4 or 0 in shape:
+            raise node.malformed(f"input {index} must have 4 dimensions, none of them 0, found shape {shape}")
 
 
 @converter("CONV_2D", max_version=8)

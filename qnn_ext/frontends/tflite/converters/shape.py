@@ -38,6 +38,8 @@ def reshape(node: Node, expr: relax.Expr, shape: Sequence[int]) -> relax.Expr:
         return expr
     if math.prod(current) != math.prod(shape):
         raise node.malformed(f"{current} cannot be reshaped to {tuple(shape)}: the numbers of elements differ")
+    if 0 in shape:  # which Relax's reshape reads as the size of the same dimension before
+        return constant(np.zeros(shape, str(expr.ty.dtype)))
     return node.emit(relax.op.reshape(expr, tuple(shape)))
 
 
