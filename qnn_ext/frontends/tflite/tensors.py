@@ -23,8 +23,9 @@ MAX_RANK = 32  # NumPy 1's limit
 
 # Channels whose weights are all zero, and tensors that were zero in calibration, have a scale of 0 in some files. It
 # becomes one that keeps every product below half a step: the result is the same, and products with it stay normal
-# float32 numbers.
-_NEGLIGIBLE_SCALE = np.float32(1e-30)
+# float32 numbers. So does an infinite scale, which some converters give weights and biases behind such a tensor:
+# LiteRT's multiplier is 0 then.
+NEGLIGIBLE_SCALE = np.float32(1e-30)
 
 
 NARROW = ("int4", "int2")
@@ -133,7 +134,7 @@ def _read_tensor(
     quantization = file.table(table.Quantization())
     try:
         blocks = _read_blocks(file, quantization, shape) if data is not None else None
-        qparams = _read_qparams(file, quantization, shape, dtype) if blocks is None else None
+        qparams = _read_qparams(file, quantization, shape, dtype, data is not None) if blocks is None else None
     except QnnError:
         if used:
             raise
@@ -205,7 +206,7 @@ def _read_blocks(file: FlatFile, table: Any, shape: tuple[int, ...]) -> Blocks |
     return Blocks(scales, zero_points, size)
 
 
-def _read_qparams(file: FlatFile, table: Any, shape: tuple[int, ...], dtype: str) -> QParams | None:
+def _read_qparams(file: FlatFile, table: Any, shape: tuple[int, ...], dtype: str, is_constant: bool) -> QParams | None:
     dtype = "int8" if dtype in NARROW else dtype
     if table is None or dtype not in INTEGER_DTYPES:
         return None  # a float tensor may carry its range from training; that does not make it quantized
@@ -222,7 +223,7 @@ def _read_qparams(file: FlatFile, table: Any, shape: tuple[int, ...], dtype: str
     low, high = dtype_range(dtype)
     if not ((zero_point >= max(low, -(2**31))) & (zero_point <= min(high, 2**31 - 1))).all():
         raise ModelFormatError(f"a zero point lies outside {dtype}: {zero_point.min()} to {zero_point.max()}")
-    scale = np.where(scale == 0, _NEGLIGIBLE_SCALE, scale)
+    scale = np.where((scale == 0) | (is_constant & np.isposinf(scale)), NEGLIGIBLE_SCALE, scale)
     try:
         return QParams(scale, zero_point if zero_point.size else np.zeros(scale.shape), dtype, axis)
     except ShapeError as error:

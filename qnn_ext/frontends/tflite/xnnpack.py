@@ -14,6 +14,7 @@ import numpy as np
 
 from ...numerics.packed import WIDTHS
 from .reader import Operator, Tensor
+from .tensors import NEGLIGIBLE_SCALE
 
 BYTES = ("int8", "uint8")
 
@@ -45,9 +46,15 @@ def takes(operator: Operator, tensors: tuple[Tensor, ...]) -> bool:
 
 def _is_byte(tensor: Tensor | None) -> bool:
     """An 8-bit tensor with one scale. The dimension of the channels, meaningless here, must be 0 nevertheless."""
-    if tensor is None or tensor.qparams is None:
+    if tensor is None or tensor.qparams is None or not _normal(tensor):
         return False
     return tensor.dtype in BYTES and not tensor.qparams.per_channel and tensor.channel_dimension == 0
+
+
+def _normal(tensor: Tensor) -> bool:
+    """Whether the scales in the file are normal float32 numbers, the only ones that XNNPACK takes."""
+    scale = tensor.qparams.scale if tensor.qparams is not None else np.float32(1)
+    return bool(((scale >= np.finfo(np.float32).tiny) & (scale != NEGLIGIBLE_SCALE)).all())
 
 
 def _is_constant(tensor: Tensor | None) -> bool:
@@ -122,7 +129,7 @@ def _weighted(
 
     def rule(node: _Node) -> bool:
         weights, offsets = node.input(weight), node.input(bias)
-        if weights is None or not weights.is_constant:
+        if weights is None or not weights.is_constant or not _normal(weights):
             return False
         if _is_hybrid(node, data, weights):
             if weights.narrow is not None or weights.blocks is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +27,7 @@ from .accumulators import (
 )
 from .dense import hybrid_dense
 from .hybrid import dequantize_accumulator, packed_product, quantize_rows
+from .shape import block
 
 Padding = tuple[int, int, int, int]
 Pair = tuple[int, int]
@@ -123,8 +125,27 @@ def _window_operator(node: Node, weight: relax.Expr, axis: int, groups: int, asy
         return hybrid_convolution(node, node.input(0), weight, qparams, bias, geometry, asymmetric)
     dtype = accumulator_dtype(node, node.dtype(0), 2)
     data, weights = (node.input(0), node.qparams(0)), (weight, weight_qparams(node, 1, axis))
+
+    def convolution(rounding: str | None) -> relax.Expr:
+        return integer_convolution(node, data, weights, bias, geometry, dtype, rounding)
+
+    if axis == 3 and node.dtype(0) == "int8" and not node.reference_kernels and not node.delegated:
+        return _optimized_depthwise(node, convolution, shape_of(weight)[0])
     upward = axis == 0 and groups == 1 and dtype == "int32" and runs_on_ruy(node)
-    return integer_convolution(node, data, weights, bias, geometry, dtype, "TFLITE_UPWARD" if upward else None)
+    return convolution("TFLITE_UPWARD" if upward else None)
+
+
+def _optimized_depthwise(node: Node, convolution: Callable[[str], relax.Expr], channels: int) -> relax.Expr:
+    """LiteRT's optimized kernel, which XNNPACK leaves those to whose weights have a channel of scale 0, rounds 8
+    channels at once with midpoints up, and the rest as the reference kernel does."""
+    whole = channels - channels % 8
+    rounded = [("TFLITE_UPWARD", 0, whole), ("TFLITE", whole, channels)]
+    parts = [
+        block(node, node.emit(convolution(rounding)), [3], [first], [last], [1])
+        for rounding, first, last in rounded
+        if first < last
+    ]
+    return relax.op.concat(parts, axis=3) if len(parts) > 1 else parts[0]
 
 
 def integer_convolution(
