@@ -29,6 +29,24 @@ def bounds_of(builder: relax.BlockBuilder, value: relax.Expr) -> Bounds:
     return _bounds(builder, value, 0, {})
 
 
+def scalars_of(builder: Any, value: relax.Expr) -> list[Any]:
+    """The elements of an integer vector, each an integer or a scalar; those of a vector joined from parts are these
+    parts."""
+    known, count = constant_value(value), prod(shape_of(value))
+    if known is not None:
+        return [int(element) for element in known.reshape(-1)]
+    call = builder.lookup_binding(value) if isinstance(value, relax.Var) else value
+    name = op_name(call) if isinstance(call, relax.Call) else ""
+    if name == "concat" and isinstance(call.args[0], relax.Tuple):
+        return [scalar for field in call.args[0].fields for scalar in scalars_of(builder, field)]
+    if name in ("reshape", "expand_dims", "squeeze"):
+        return scalars_of(builder, call.args[0])
+    if count == 1:
+        return [value if not shape_of(value) else builder.emit(relax.op.reshape(value, ()))]
+    parts = [builder.emit(relax.op.strided_slice(value, [0], [place], [place + 1])) for place in range(count)]
+    return [builder.emit(relax.op.reshape(part, ())) for part in parts]
+
+
 def _bounds(builder: relax.BlockBuilder, value: relax.Expr, depth: int, known: dict[relax.Expr, Bounds]) -> Bounds:
     """known: the bounds of expressions seen before; a graph may lead to one in any number of ways"""
     if value not in known:

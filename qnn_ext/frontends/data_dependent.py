@@ -15,7 +15,7 @@ from .. import op as qnn
 from ..errors import ModelFormatError, UnsupportedOperatorError
 from ..limits import check_elements
 from ..op.base import constant, shape_of
-from .bounded_values import bounds_of
+from .bounded_values import bounds_of, scalars_of
 from .building import padded as pad
 from .run_time import check_count, checked_indices
 from .size_rules import extreme, reshaped
@@ -285,6 +285,65 @@ def top_k(
     both = sizes.emit(relax.op.topk(data, most, axis, ret_type="both", largest=largest, dtype=dtype))
     values, positions = (sizes.emit(relax.TupleGetItem(both, index), found) for index in range(2))
     return values, positions
+
+
+# ---- numbers computed from data ----------------------------------------------------------------------------------
+
+
+def computed_dims(sizes: Sizes, value: relax.Expr, label: str) -> Dims:
+    """The elements of an integer vector that the model computes from data, as sizes. Raises UnsupportedOperatorError
+    where the largest value of one is not known; the engine raises InputError for negative ones."""
+    return [one if isinstance(one, int) else _computed(sizes, one, label) for one in scalars_of(sizes.builder, value)]
+
+
+def _computed(sizes: Sizes, value: relax.Expr, label: str) -> Size:
+    bounds = bounds_of(sizes.builder, value)
+    if bounds is None:
+        raise UnsupportedOperatorError(
+            f"{label}: a size computed at run time whose largest value is not known is not supported: limit it "
+            "(tf.minimum), or compute this part outside of the model"
+        )
+    low, high = bounds
+
+    def make() -> Size:
+        checked = sizes.builder.emit(qnn.check_bounds(value, 0, max(high, 0), label)) if low < 0 else value
+        return sizes.size(_wide(sizes, checked), max(high, 1), label)
+
+    return sizes.once(("computed", value), make)
+
+
+def computed_position(sizes: Sizes, value: Any, size: Any, label: str) -> Any:
+    """A bound of a slice along an axis of this size, which the model computes from data, from 0 to the size; negative
+    ones count from the end."""
+    if not isinstance(value, relax.Expr):
+        return value
+    bounds = bounds_of(sizes.builder, value) or (-1, WHOLE)
+    length = constant(np.int64(size)) if isinstance(size, int) else size.value
+    most = size if isinstance(size, int) else size.most
+
+    def make() -> Size:
+        place = _wide(sizes, value)
+        if bounds[0] < 0:
+            negative = sizes.emit(relax.op.less(place, constant(np.int64(0))))
+            from_end = sizes.emit(relax.op.maximum(sizes.emit(relax.op.add(place, length)), constant(np.int64(0))))
+            place = sizes.emit(relax.op.where(negative, from_end, place))
+        place = sizes.emit(relax.op.minimum(place, length))
+        return sizes.size(place, most if bounds[0] < 0 else min(most, max(bounds[1], 0)), label)
+
+    return sizes.once(("position", value, getattr(size, "value", size)), make)
+
+
+def window(sizes: Sizes, data: relax.Expr, axis: int, start: relax.Expr, length: int, label: str) -> relax.Expr:
+    """data[start : start + length] along an axis of known size, start computed from data. The engine raises InputError
+    where it reaches beyond the data."""
+    emit = sizes.builder.emit
+    start = emit(qnn.check_bounds(start, 0, shape_of(data)[axis] - length, label))
+    places = emit(relax.op.add(constant(np.arange(length, dtype=np.int64)), _wide(sizes, start)))
+    return rows(sizes, data, places, axis)
+
+
+def _wide(sizes: Sizes, value: relax.Expr) -> relax.Expr:
+    return value if str(value.ty.dtype) == "int64" else sizes.emit(relax.op.astype(value, "int64"))
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------------

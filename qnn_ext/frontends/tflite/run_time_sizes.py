@@ -6,17 +6,21 @@ none, and what they emit carries the sizes on (`sizes.py`). All other operators 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ...op.base import constant
+from ... import op as qnn
+from ...op.base import constant, constant_value
 from .. import data_dependent as build
+from ..bounded_values import scalars_of
 from ..counterparts import Counterparts, given_dims
 from ..sizes import Size, Sizes, refusal
 from .converters.reduce import reduction_axes
+from .converters.slicing import takes_single_elements
 from .node import Node
 
 _CARRYING = """
@@ -26,6 +30,7 @@ _CARRYING = """
     REDUCE_ALL REDUCE_ANY REDUCE_MAX REDUCE_MIN REDUCE_PROD RELU RELU6 RELU_N1_TO_1 ROUND RSQRT SELECT SELECT_V2 SIGN
     SIN SOFTMAX SQRT SQUARE SQUARED_DIFFERENCE SQUEEZE SUB SUM TANH TRANSPOSE UNIQUE UNPACK WHERE
 """
+_SHAPES = {"BROADCAST_TO": (1,), "FILL": (0,), "SLICE": (1, 2), "STRIDED_SLICE": (1, 2)}
 _COUNTERPARTS = Counterparts(_CARRYING)
 _converter = _COUNTERPARTS.of
 _ARITHMETIC = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "MINIMUM": "minimum", "MAXIMUM": "maximum"}
@@ -35,10 +40,37 @@ def convert_with_sizes(node: Node) -> Any:
     """The result of an operator that reads a tensor with such a size, or a shape with one; None where it does not, or
     where its own converter does it right. Raises UnsupportedOperatorError."""
     sizes = node.assembly.builder.sizes
+    if _is_computed(node, sizes):
+        return _COUNTERPARTS.converters[node.operator.name](node, sizes)
     if sizes.none:
         return None
     inputs = (node.assembly.known(index) for index in node.operator.inputs if index >= 0)
     return _COUNTERPARTS.convert(node, sizes, node.operator.name, inputs, _computed)
+
+
+def _is_computed(node: Node, sizes: Sizes) -> bool:
+    """Whether the operator takes a shape, or bounds of a slice, that the model computes from data."""
+    return any(
+        node.has_input(index)
+        and constant_value(node.input(index)) is None
+        and sizes.elements(node.input(index)) is None
+        for index in _SHAPES.get(node.operator.name, ())
+    ) and not (node.operator.name == "STRIDED_SLICE" and takes_single_elements(node))
+
+
+def _dims(node: Node, sizes: Sizes, index: int) -> Sequence[Any]:
+    """An input that is a shape, or a part of one: integers and sizes."""
+    if constant_value(node.input(index)) is None and sizes.elements(node.input(index)) is None:
+        return build.computed_dims(sizes, node.input(index), node.label)
+    return given_dims(node, sizes, index)
+
+
+def _bounds(node: Node, sizes: Sizes, index: int) -> list[Any]:
+    """An input that is a bound of a slice along each axis: integers, sizes, and scalars computed from data."""
+    found = sizes.elements(node.input(index))
+    if found is not None:
+        return found.reshape(-1).tolist()
+    return scalars_of(node.assembly.builder, node.input(index))
 
 
 # ---- arithmetic on shapes ----------------------------------------------------------------------------------------
@@ -132,13 +164,13 @@ def _mean(node: Node, sizes: Sizes) -> relax.Expr | None:
 
 @_converter("BROADCAST_TO")
 def _broadcast(node: Node, sizes: Sizes) -> relax.Expr:
-    return build.broadcast(sizes, node.input(0), given_dims(node, sizes, 1), node.label)
+    return build.broadcast(sizes, node.input(0), _dims(node, sizes, 1), node.label)
 
 
 @_converter("FILL")
 def _fill(node: Node, sizes: Sizes) -> relax.Expr:
     value = node.emit(relax.op.reshape(node.input(1), ()))
-    return build.broadcast(sizes, value, given_dims(node, sizes, 0), node.label)
+    return build.broadcast(sizes, value, _dims(node, sizes, 0), node.label)
 
 
 @_converter("ZEROS_LIKE")
@@ -157,37 +189,58 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("SLICE")
 def _slice(node: Node, sizes: Sizes) -> relax.Expr:
-    data, begin, lengths = node.input(0), given_dims(node, sizes, 1), given_dims(node, sizes, 2)
+    data, begin, lengths = node.input(0), _bounds(node, sizes, 1), _bounds(node, sizes, 2)
     for axis, (first, length) in enumerate(zip(begin, lengths, strict=True)):
         if (first, length) == (0, -1):
             continue
+        size = build.dims_of(sizes, data)[axis]
         rest = isinstance(length, int) and length == -1
-        if isinstance(length, int) and not rest and axis in sizes.of(data):
-            raise refusal(sizes.of(data)[axis], f"a SLICE of {length} elements, of which there may be fewer,")
+        if isinstance(length, int) and not rest and isinstance(size, Size):
+            raise refusal(size, f"a SLICE of {length} elements, of which there may be fewer,")
+        if isinstance(first, relax.Expr) and isinstance(length, int) and not rest:
+            data = build.window(sizes, data, axis, first, length, node.label)
+            continue
+        if isinstance(first, relax.Expr):
+            first = build.computed_position(sizes, first, size, node.label)
+        if isinstance(length, relax.Expr):
+            if isinstance(size, Size) or first != 0:
+                raise node.unsupported("a number of elements computed at run time, other than from the first on")
+            length = build.computed_position(sizes, _within(node, length, size), size, node.label)
         data = build.sliced(sizes, data, axis, first, build.WHOLE if rest else sizes.plus(first, length))
     return data
+
+
+def _within(node: Node, count: relax.Expr, size: int) -> relax.Expr:
+    """A number of elements, of which there are this many; −1 means all of them."""
+    count = node.emit(qnn.check_bounds(count, -1, size, node.label))
+    every, one = (constant(np.asarray(value, str(count.ty.dtype))) for value in (size, -1))
+    return node.emit(relax.op.where(node.emit(relax.op.equal(count, one)), every, count))
 
 
 @_converter("STRIDED_SLICE")
 def _strided_slice(node: Node, sizes: Sizes) -> relax.Expr | None:
     """x[b:e:s, …], without new axes; None where all bounds are known, and only whole axes have such sizes."""
-    begin, end, steps = (given_dims(node, sizes, index) for index in (1, 2, 3))
+    begin, end, steps = (_bounds(node, sizes, index) for index in (1, 2, 3))
     data, options = node.input(0), node.options
-    for option in ("ellipsis_mask", "new_axis_mask"):
-        if options[option]:
+    for option in ("ellipsis_mask", "new_axis_mask", "offset"):
+        if options.get(option):
             raise node.unsupported(f"{option} of a tensor whose size is known only at run time")
     dropped = []
     for axis, (first, last, step) in enumerate(zip(begin, end, steps, strict=True)):
-        bit = 1 << axis
+        bit, size = 1 << axis, build.dims_of(sizes, data)[axis]
+        first = 0 if options["begin_mask"] & bit and not options["shrink_axis_mask"] & bit else first
         if options["shrink_axis_mask"] & bit:
-            size = sizes.of(data).get(axis)
-            if size is not None:
+            if isinstance(size, Size):
                 raise refusal(size, "a single element of it")
-            last = sizes.plus(first, 1) if first != -1 else build.WHOLE
             dropped.append(axis)
+            if isinstance(first, relax.Expr):
+                place = node.emit(relax.op.reshape(first, (1,)))
+                data = build.rows_by(sizes, data, place, axis, node.label)
+                continue
+            last = sizes.plus(first, 1) if first != -1 else build.WHOLE
         elif options["end_mask"] & bit:
             last = build.WHOLE
-        first = 0 if options["begin_mask"] & bit and not options["shrink_axis_mask"] & bit else first
+        first, last = (build.computed_position(sizes, one, size, node.label) for one in (first, last))
         if (first, last, step) != (0, build.WHOLE, 1):
             data = build.sliced(sizes, data, axis, first, last, step)
     return node.emit(relax.op.squeeze(data, dropped)) if dropped else data

@@ -192,6 +192,89 @@ def test_slice_by_the_number_of_boxes(rng):
     assert from_tflite(suppression("NON_MAX_SUPPRESSION_V4", 5, 3, 0.1, 0.5)).outputs[0].bounded == ()
 
 
+NO_MASKS = {"beginMask": 0, "endMask": 0, "ellipsisMask": 0, "newAxisMask": 0, "shrinkAxisMask": 0}
+COUNT = {"inDataType": 6, "outDataType": 2}
+
+
+def counted(tail):
+    """What `tail` adds: (graph, number of positive elements of the input, the input (7, 3)) -> nothing."""
+    graph = Graph()
+    x = graph.input((7, 3), "float32")
+    mask, ones, many = (graph.tensor((7, 3), "bool"), graph.tensor((7, 3), "int32"), graph.tensor((), "int32"))
+    graph.op("GREATER", [x, graph.const(F32(0))], [mask])
+    graph.op("CAST", [mask], [ones], **COUNT)
+    graph.op("SUM", [ones, graph.const(I32([0, 1]))], [many], keepDims=False)
+    tail(graph, many, x)
+    return graph.build()
+
+
+def pack(graph, *values):
+    parts = [value if isinstance(value, int) else graph.const(value) for value in values]
+    graph.op("PACK", parts, [result := graph.tensor((len(parts),), "int32")], valuesCount=len(parts), axis=0)
+    return result
+
+
+def filled(graph, many, x):
+    shape = pack(graph, many, I32(2), many)
+    graph.op("FILL", [shape, graph.const(F32(7))], [graph.output((), "float32")])
+    graph.op("BROADCAST_TO", [graph.const(F32([1, 2])), pack(graph, many, I32(2))], [graph.output((), "float32")])
+
+
+def cut(graph, many, x):
+    """x[:n], x[:-n], x[n:], x[n − 4:, :2], x[n − 4]."""
+    graph.op("NEG", [many], [minus := graph.tensor((), "int32")])
+    graph.op("SUB", [many, graph.const(I32(4))], [less := graph.tensor((), "int32")])
+    one = graph.const(I32([1]))
+    for begin, end, masks in ((I32(0), many, 1), (I32(0), minus, 1), (many, I32(0), 2)):
+        options = {**NO_MASKS, "beginMask": masks & 1, "endMask": masks >> 1}
+        arguments = [x, pack(graph, begin), pack(graph, end), one]
+        graph.op("STRIDED_SLICE", arguments, [graph.output((), "float32")], **options)
+    twice = graph.const(I32([1, 1]))
+    arguments = [x, pack(graph, less, I32(0)), pack(graph, I32(0), I32(2)), twice]
+    graph.op("STRIDED_SLICE", arguments, [graph.output((), "float32")], **{**NO_MASKS, "endMask": 1})
+    arguments = [x, pack(graph, less, I32(0)), pack(graph, I32(0), I32(2)), twice]
+    graph.op("STRIDED_SLICE", arguments, [graph.output((), "float32")], **{**NO_MASKS, "shrinkAxisMask": 1})
+
+
+def windows(graph, many, x):
+    """x[n : n + 2], x[n:], x[:n], and all of x where the length is −1."""
+    graph.op("SUB", [graph.const(I32(0)), graph.const(I32(1))], [every := graph.tensor((), "int32")])
+    graph.op("MUL", [many, graph.const(I32(0))], [none := graph.tensor((), "int32")])
+    graph.op("ADD", [every, none], [every := graph.tensor((), "int32")])
+    zero, three = I32(0), I32(3)
+    for begin, size in ((many, I32(2)), (many, I32(-1)), (zero, many), (zero, every)):
+        arguments = [x, pack(graph, begin, zero), pack(graph, size, three)]
+        graph.op("SLICE", arguments, [graph.output((), "float32")])
+
+
+@pytest.mark.parametrize("tail", [filled, cut, windows], ids=lambda tail: tail.__name__)
+def test_shapes_and_slices_by_a_count(tail):
+    trials = []
+    for many in (1, 4, 5):
+        x = np.full(21, -1, F32)
+        x[:many] = np.arange(1, many + 1)
+        trials.append([np.ascontiguousarray(x[::-1].reshape(7, 3))])
+    check(counted(tail), trials, build=True)
+
+
+def test_a_slice_that_reaches_beyond():
+    def far(graph, many, x):
+        arguments = [x, pack(graph, many, I32(0)), graph.const(I32([2, 3]))]
+        graph.op("SLICE", arguments, [graph.output((2, 3), "float32")])
+
+    module = from_tflite(counted(far))
+    assert module.outputs[0].bounded == ()
+    with pytest.raises(InputError, match="SLICE #4"):
+        Interpreter(module).run([np.ones((7, 3), F32)])
+
+
+def test_a_size_without_a_known_limit():
+    graph = Graph()
+    graph.op("FILL", [graph.input((2,), "int32"), graph.const(F32(1))], [graph.output((), "float32")])
+    with pytest.raises(UnsupportedOperatorError, match=r"FILL #0 .*whose largest value is not known.*tf.minimum"):
+        from_tflite(graph.build())
+
+
 def test_refusal():
     def reversed_rows(graph, rows, x):
         graph.op("REVERSE_V2", [rows, graph.const(I32([0]))], [graph.output((), "int64")])

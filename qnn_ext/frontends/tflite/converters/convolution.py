@@ -183,7 +183,7 @@ def hybrid_convolution(
     asymmetric: bool,
 ) -> relax.Expr:
     """Convolution of float32 activations, quantized per image at run time, with int8 weights (OHWI, `qparams`).
-    With scales of channels, the reference kernel of CONV_2D and the optimized one of DEPTHWISE_CONV_2D multiply by one
+    The reference kernel of CONV_2D, with scales of channels, and the optimized one of DEPTHWISE_CONV_2D multiply by one
     scale after the other."""
     asymmetric |= node.delegated
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
@@ -192,8 +192,10 @@ def hybrid_convolution(
         return finish_float(node, packed_product(node, rows), bias)
     acc = node.emit(qnn.conv2d(rows.data, weight, 0, 0, 1.0, qparams.scale, **geometry.options()))
     weight_sum = _weight_sum(node, shape_of(data), weight, geometry) if asymmetric else None
-    name = "CONV_2D" if node.reference_kernels else "DEPTHWISE_CONV_2D"
-    weight_first = qparams.per_channel and node.operator.name == name and not node.delegated
+    if node.operator.name == "DEPTHWISE_CONV_2D":
+        weight_first = not node.reference_kernels
+    else:
+        weight_first = node.operator.name == "CONV_2D" and qparams.per_channel and node.reference_kernels
     return node.activate(dequantize_accumulator(node, acc, rows, weight_sum, qparams.scale, bias, weight_first))
 
 

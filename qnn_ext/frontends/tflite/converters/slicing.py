@@ -50,8 +50,8 @@ class AxisSlice:
 def convert_strided_slice(node: Node) -> relax.Expr:
     """NumPy's basic indexing: x[b:e:s, newaxis, ..., i]. Indices i may be known only at run time, where everything else
     is whole."""
-    if constant_value(node.input(1)) is None and (axes := _single_indices(node)):
-        return _elements_at(node, axes)
+    if takes_single_elements(node):
+        return _elements_at(node, _single_indices(node))
     slices, target = _specification(node)
     data = block(
         node,
@@ -63,6 +63,11 @@ def convert_strided_slice(node: Node) -> relax.Expr:
     )
     sizes = [int(dim) for dim in data.ty.shape]
     return reshape(node, data, [1 if axis is None else sizes[axis] for axis in target])
+
+
+def takes_single_elements(node: Node) -> bool:
+    """Whether a STRIDED_SLICE takes one element, or all, along each axis, at indices known only at run time."""
+    return constant_value(node.input(1)) is None and bool(_single_indices(node))
 
 
 def _single_indices(node: Node) -> list[int]:
