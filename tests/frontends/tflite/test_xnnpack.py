@@ -181,3 +181,50 @@ def check_odd_scales(rng, name, odd, numerics, kernels, channels=8):
     ((expected,),) = invoke(content, [[x]], kernels, False)
     (found,) = qnn_ext.Interpreter(qnn_ext.from_tflite(content, numerics=numerics)).run([x]).values()
     np.testing.assert_array_equal(found, expected)
+
+
+FLOATS = {
+    "1 × 1": ("CONV_2D", (1, 12, 12, 16), (8, 1, 1, 16)),
+    "3 × 3": ("CONV_2D", (1, 12, 12, 3), (16, 3, 3, 3)),
+    "5 × 3, odd sizes": ("CONV_2D", (2, 11, 9, 5), (7, 5, 3, 5)),
+    "rows": ("FULLY_CONNECTED", (5, 37), (11, 37)),
+    "depthwise 3 × 3": ("DEPTHWISE_CONV_2D", (1, 12, 12, 16), (1, 3, 3, 16)),
+    "depthwise 5 × 3": ("DEPTHWISE_CONV_2D", (1, 12, 9, 10), (1, 5, 3, 10)),
+    "depthwise 5 × 5": ("DEPTHWISE_CONV_2D", (1, 14, 14, 24), (1, 5, 5, 24)),
+    "depthwise 7 × 7": ("DEPTHWISE_CONV_2D", (1, 14, 14, 24), (1, 7, 7, 24)),
+}
+
+
+@pytest.mark.parametrize("padding", ["VALID", "SAME"])
+@pytest.mark.parametrize("name", FLOATS)
+def test_float_products(rng, name, padding):
+    """Bit for bit: from the bias on, a multiply-add with one rounding for each product; small windows of depthwise
+    convolutions by columns."""
+    from qnn_ext.targets.features import backend_of
+    from qnn_ext.targets.names import make_target
+    from tests.conformance.tflite_models.runner import invoke
+
+    if not backend_of(make_target("native")).float_products:
+        pytest.skip("this CPU has no fused multiply-add")
+    operator, shape, weights = FLOATS[name]
+    dense, depthwise = operator == "FULLY_CONNECTED", operator == "DEPTHWISE_CONV_2D"
+    size = (
+        [] if dense else [n if padding == "SAME" else n - k + 1 for n, k in zip(shape[1:3], weights[1:3], strict=True)]
+    )
+    channels = weights[3] if depthwise else weights[0]
+    options = {"padding": padding, "strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    graph = Graph()
+    draw = [rng.standard_normal(one).astype(np.float32) for one in (shape, weights, (channels,))]
+    operands = [graph.input(shape, "float32"), graph.const(draw[1]), graph.const(draw[2])]
+    extra = {"depthMultiplier": 1} if depthwise else {}
+    graph.op(
+        operator,
+        operands,
+        [graph.output((shape[0], *size, channels), "float32")],
+        act="relu",
+        **({"keepNumDims": False} if dense else {**options, **extra}),
+    )
+    content = graph.build()
+    ((expected,),) = invoke(content, [[draw[0]]], "default", False)
+    (found,) = qnn_ext.build(qnn_ext.from_tflite(content), num_threads=1).run([draw[0]]).values()
+    np.testing.assert_array_equal(found, expected)
