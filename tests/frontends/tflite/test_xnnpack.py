@@ -228,3 +228,20 @@ def test_float_products(rng, name, padding):
     ((expected,),) = invoke(content, [[draw[0]]], "default", False)
     (found,) = qnn_ext.build(qnn_ext.from_tflite(content), num_threads=1).run([draw[0]]).values()
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("numerics,kernels", [("float32", "default"), ("tflite", "reference")])
+def test_hard_swish_of_floats(rng, numerics, kernels):
+    """Bit for bit, the ends of its three parts among them."""
+    from tests.conformance.tflite_models.runner import invoke
+
+    x = (3 * rng.standard_normal((1, 4099))).astype(np.float32)
+    x[0, :8] = [-3, 3, 0, -0.0, np.nextafter(np.float32(-3), 0), np.nextafter(np.float32(3), 0), 50, -50]
+    graph = Graph()
+    graph.op("HARD_SWISH", [graph.input(x.shape, "float32")], [graph.output(x.shape, "float32")])
+    content = graph.build()
+    ((expected,),) = invoke(content, [[x]], kernels, False)
+    module = qnn_ext.from_tflite(content, numerics=numerics)
+    for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        (found,) = runner.run([x]).values()
+        np.testing.assert_array_equal(found, expected)

@@ -108,10 +108,13 @@ OPTIMIZED_INT16 = {"LOGISTIC": _int16_sigmoid, "TANH": _int16_tanh}
 
 @converter("HARD_SWISH", max_version=1)
 def convert_hard_swish(node: Node) -> relax.Expr:
-    """x · clip(x + 3, 0, 6) / 6."""
+    """x · clip(x + 3, 0, 6) / 6; XNNPACK's floats are clip(x / 6 + ½, 0, 1) · x, the former rounded once."""
     if not real_function(node, "float32"):
         return lookup(node, tables.hardswish, BYTES)
     x = node.input(0)
+    if not node.reference_kernels:
+        line = node.emit(qnn.fma(x, constant(np.float32(1 / 6)), constant(np.float32(0.5))))
+        return relax.op.multiply(node.emit(relax.op.clip(line, 0, 1)), x)
     gate = node.emit(relax.op.clip(node.emit(relax.op.add(x, constant(np.float32(3)))), 0, 6))
     return relax.op.divide(node.emit(relax.op.multiply(x, gate)), constant(np.float32(6)))
 
