@@ -170,24 +170,6 @@ def sliced(sizes: Sizes, data: relax.Expr, axis: int, start: Any, end: Any, step
     return sizes.emit(relax.op.take(data, sizes.emit(relax.op.add(steps, first.value)), axis, mode="clip"), axes)
 
 
-def bound_at_run_time(sizes: Sizes, bound: relax.Expr, data: relax.Expr, axis: int, origin: str) -> Size:
-    """A bound of a slice of an axis, computed at run time, as a position from 0 to the axis's length: negative ones
-    count from its end, those beyond an end stop there.
-
-    bound: a tensor of one integer
-    """
-    length = sizes.of(data).get(axis, shape_of(data)[axis])
-    end = length.value if isinstance(length, Size) else constant(np.int64(length))
-    zero = constant(np.int64(0))
-    wide = sizes.emit(relax.op.astype(sizes.emit(relax.op.reshape(bound, ())), "int64"))
-    from_end = sizes.emit(relax.op.add(wide, end))
-    place = sizes.emit(relax.op.where(sizes.emit(relax.op.less(wide, zero)), from_end, wide))
-    place = sizes.emit(relax.op.minimum(sizes.emit(relax.op.maximum(place, zero)), end))
-    low, high = bounds_of(sizes.builder, bound) or (-1, WHOLE)
-    longest = length.most if isinstance(length, Size) else length
-    return sizes.size(place, min(high, longest) if low >= 0 else longest, origin)
-
-
 def _any_size(*values: Any) -> Size:
     return next(value for value in values if isinstance(value, Size))
 
@@ -343,7 +325,9 @@ def window(sizes: Sizes, data: relax.Expr, axis: int, start: relax.Expr, length:
 
 
 def _wide(sizes: Sizes, value: relax.Expr) -> relax.Expr:
-    return value if str(value.ty.dtype) == "int64" else sizes.emit(relax.op.astype(value, "int64"))
+    """A tensor of one integer as an int64 scalar."""
+    scalar = sizes.emit(relax.op.reshape(value, ())) if shape_of(value) else value
+    return scalar if str(value.ty.dtype) == "int64" else sizes.emit(relax.op.astype(scalar, "int64"))
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tvm import relax
 
 from ...op.base import constant, normalize_axis, shape_of
 from .. import data_dependent as build
+from ..bounded_values import scalars_of
 from ..counterparts import Counterparts, given_dims
 from ..sizes import Size, Sizes, refusal
 from .fallback import convert_with_tvm
@@ -171,13 +172,10 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
 
 
 def _bounds(node: Node, sizes: Sizes, index: int) -> list[Any]:
-    """Bounds of slices: integers, sizes, or tensors of one integer computed at run time."""
+    """Bounds of slices: integers, sizes, or scalars computed at run time."""
     if node.is_constant(index) or sizes.elements(node.input(index)) is not None:
         return given_dims(node, sizes, index)
-    vector = node.input(index)
-    return [
-        node.emit(relax.op.strided_slice(vector, [0], [place], [place + 1])) for place in range(shape_of(vector)[0])
-    ]
+    return scalars_of(node.assembly.builder, node.input(index))
 
 
 @_converter("Slice")
@@ -197,10 +195,8 @@ def sliced(node: Node, sizes: Sizes) -> relax.Expr:
     for axis, start, end, step in zip(chosen, starts, ends, steps, strict=True):
         if (start, step) == (0, 1) and isinstance(end, int) and end >= build.WHOLE:
             continue
-        start, end = (
-            build.bound_at_run_time(sizes, bound, data, axis, node.label) if isinstance(bound, relax.Expr) else bound
-            for bound in (start, end)
-        )
+        size = build.dims_of(sizes, data)[axis]
+        start, end = (build.computed_position(sizes, bound, size, node.label) for bound in (start, end))
         if step < 0 and not sizes.of(data).get(axis) and isinstance(start, int) and isinstance(end, int):
             first, last, _ = slice(start, end, step).indices(shape_of(data)[axis])
             last = last if last >= 0 else -shape_of(data)[axis] - 1

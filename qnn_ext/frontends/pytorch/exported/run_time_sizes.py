@@ -167,10 +167,8 @@ def sliced(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, end
     length = importer.meta.shape[axis]
     if isinstance(first, relax.Expr) and isinstance(length, int) and not sizes.of(x):
         return window(importer, x, axis, first, length, step)
-    first, last = (
-        build.bound_at_run_time(sizes, bound, x, axis, importer.label) if isinstance(bound, relax.Expr) else bound
-        for bound in (first, last)
-    )
+    size = build.dims_of(sizes, x)[axis]
+    first, last = (build.computed_position(sizes, bound, size, importer.label) for bound in (first, last))
     if (first, step) == (0, 1) and isinstance(last, int) and last >= build.WHOLE:
         return x
     return build.sliced(sizes, x, axis, first, last, step)
