@@ -72,8 +72,8 @@ def shared(x: Expr, body: Callable[[Expr], Expr]) -> Expr:
 
 
 def fused_multiply_add(a: Expr, b: Expr, c: Expr) -> Expr:
-    """a·b + c of float32, rounded once; a library call on CPUs without the instruction."""
-    return tirx.call_llvm_pure_intrin("float32", "llvm.fma", a, b, c)
+    """a·b + c of float32 or vectors of it, rounded once; a library call on CPUs without the instruction."""
+    return tirx.call_llvm_pure_intrin(dtype_of(c), "llvm.fma", a, b, c)
 
 
 def round_half_even(x: Expr) -> Expr:

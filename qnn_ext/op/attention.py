@@ -81,8 +81,8 @@ def attention(
     positions: (B, S) or (1, S) int32 or int64; last = clip(positions[b, r mod S], 0, T − 1)
     scales:    for int8, of keys and of values, (B, G, T, 1) float32: a row stands for its integers times its scale
 
-    The reference rounds exact scores, and the exact result for these, once each. Kernels sum in float32, each sum of n
-    products in order, so that a score is within (D + 4) · 2⁻²⁴ · scale · Σ |query · key| of it.
+    The reference rounds exact scores, and the exact result for these, once each. Kernels sum in float32, in an order of
+    their own, so that a score is within (D + 4) · 2⁻²⁴ · scale · Σ |query · key| of it.
 
     Raises ShapeError. Source: com.microsoft GroupQueryAttention; torch's scaled_dot_product_attention over a static
     cache. `passes.attention` makes it of the steps that frontends write.

@@ -54,6 +54,10 @@ SHAPES = [
     (2, 1, 26, 13, 5, 32, 13, 1),  # two heads, rows that fill no tile
     (1, 2, 48, 12, 64, 64, 16, 1),
     (1, 1, 9, 6, 4, 7, 3, 1),  # values that make no vectors
+    (1, 3, 1, 21, 32, 16, 1, 1),  # few rows: each has several lanes, as many as divide the size
+    (2, 2, 2, 19, 24, 32, 2, 2),
+    (1, 2, 3, 7, 8, 16, 1, 1),
+    (1, 1, 1, 40, 12, 16, 1, 1),
 ]
 
 
