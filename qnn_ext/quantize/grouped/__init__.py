@@ -4,7 +4,8 @@ float (weight-only) or are quantized row by row at run time (dynamic).
     grid       the scale and zero point of each group: "max", "mse", "hqq"
     fitting    the integers on them: the nearest, or GPTQ's
     scaling    AWQ's factors for channels
-    layers     which weights; moments: what they are multiplied by; converting: the module with them
+    layers     which weights; matrices: those that are none; moments: what they are multiplied by
+    converting the module with them
 """
 
 from .converting import quantize_groups

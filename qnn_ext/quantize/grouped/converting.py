@@ -25,6 +25,7 @@ from ..config import QConfig
 from ..dataset import Batches
 from .fitting import Fitted, fitted
 from .layers import GroupedLayer, grouped_layers, weight_of
+from .matrices import with_matrices
 from .moments import second_moments
 from .scaling import activation_aware
 
@@ -39,9 +40,10 @@ def quantize_groups(folded: QnnModule, config: QConfig, data: Batches | None = N
     layers, notes = grouped_layers(folded, config)
     if not layers:
         raise QuantizationError(
-            f"{folded.source} has no matrix product with a constant matrix that the configuration quantizes: "
+            f"{folded.source} has no product with constant weights that the configuration quantizes in groups: "
             "leave out weight_only and group_size, or fewer layers in float"
         )
+    folded, layers = with_matrices(folded, layers)
     moments: dict[str, np.ndarray] = {}
     needing = [f"weight_rounding={config.weight_rounding!r}"] if config.weight_rounding != "nearest" else []
     needing += ["smooth='awq'"] if config.smooth == "awq" else []
