@@ -51,6 +51,23 @@ def test_formula(form, kind, rng):
     np.testing.assert_array_equal(qnn_ext.build(quantized, num_threads=1)(x), found)
 
 
+def test_a_product_behind_interpolation_multiplies_integers(rng):
+    """Interpolated values are quantized, since integers of a scale that is not known cannot be interpolated."""
+    w = rng.normal(size=(6, 3, 3, 3)).astype(np.float32)
+
+    def body(emit, x):
+        y = emit(relax.op.image.resize2d(x, (12, 10), layout="NCHW", method="linear"))
+        return emit(relax.op.nn.conv2d(y, relax.const(w)))
+
+    module = float_module((1, 3, 6, 5), body)
+    quantized = dynamic(module, QConfig(dynamic=True))
+    engine = qnn_ext.build(quantized, num_threads=1)
+    assert coverage(quantized).share == 1
+    x = rng.normal(size=(1, 3, 6, 5)).astype(np.float32)
+    exact = qnn_ext.Interpreter(module)(x)
+    assert 0 < np.abs(engine(x) - exact).max() < 0.03 * np.abs(exact).max()
+
+
 def test_convolution_and_bias(rng):
     w, bias = rng.normal(size=(6, 3, 3, 3)).astype(np.float32), rng.normal(size=(1, 6, 1, 1)).astype(np.float32)
 

@@ -43,17 +43,23 @@ class Graph(Regions):
     separate_sums: whether sums of two tensors read both of them quantized, and no accumulator in registers
     integers_only: whether a kernel may contain only operators with an integer form: a bias and a clip after a product
                    or a sum of two tensors, and functions of one tensor, which become tables
+    dynamic:       whether scales are computed at run time
     """
 
     most = MAX_ELEMENTWISE * 2 // 3  # a kernel will also dequantize its operands
 
     def __init__(
-        self, mod: IRModule, float_functions: Sequence[str], separate_sums: bool = False, integers_only: bool = False
+        self,
+        mod: IRModule,
+        float_functions: Sequence[str],
+        separate_sums: bool = False,
+        integers_only: bool = False,
+        dynamic: bool = False,
     ) -> None:
         self.function = mod["main"]
         super().__init__(self.function, bindings_of(self.function))
         self.values = [binding.value for binding in self.bindings]
-        self.families = [family_of(value, float_functions) for value in self.values]
+        self.families = [family_of(value, float_functions, dynamic) for value in self.values]
         self.families = [self._family_of_part(index) for index in range(len(self.values))]
         self._separate_sums = separate_sums or integers_only
         self._integers_only = integers_only

@@ -49,8 +49,11 @@ _OF_KIND = {
 }
 
 
-def family_of(value: Any, float_functions: Sequence[str]) -> Family:
-    """The family of a bound value; the `float_functions` of a QConfig stay float."""
+def family_of(value: Any, float_functions: Sequence[str], dynamic: bool = False) -> Family:
+    """The family of a bound value; the `float_functions` of a QConfig stay float.
+
+    dynamic: whether scales are computed at run time, which interpolation of integers has to know before
+    """
     if isinstance(value, relax.TupleGetItem):
         return Family.MOVE
     traits = traits_of(value)
@@ -63,7 +66,7 @@ def family_of(value: Any, float_functions: Sequence[str]) -> Family:
     if traits.fill is not None and not _fills_with_zeros(value, traits.fill):
         return Family.JOIN  # the fill value joins the data's values, and needs an integer of the same scale
     if is_integer_resize(value):
-        return Family.MOVE
+        return Family.FLOAT if dynamic else Family.MOVE
     if traits.kind is Kind.POINTWISE:
         return Family.POINTWISE if traits.quantizable else Family.FLOAT
     return _OF_KIND.get(traits.kind, Family.FLOAT)

@@ -23,7 +23,7 @@ from .layers import Layer, layers_of, weight_axis
 def annotate_main(module: QnnModule, config: QConfig) -> QnnModule:
     """`annotate` without what is in loops."""
     integral = config.partition_conversions == "fully_integral"
-    graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral)
+    graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral, config.dynamic)
     layers = layers_of(graph, config)
     products = {layer.head: layer.config for layer in layers if layer.is_product}
     half = {head: config.precision for head, config in products.items() if config.precision in HALVES}
