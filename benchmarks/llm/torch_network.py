@@ -58,7 +58,8 @@ class Llama(nn.Module):
         self.layers = nn.ModuleList(_Layer(network) for _ in range(network.layers))
         self.norm = nn.RMSNorm(network.width, eps=EPSILON, dtype=DTYPE)
         self.head = nn.Linear(network.width, network.vocabulary, bias=False, dtype=DTYPE)
-        rotation = torch.from_numpy(np.stack(rotations(network))).to(DTYPE)
+        # on a device that has values even where weights wait to be loaded, as the caches
+        rotation = torch.tensor(np.stack(rotations(network)), dtype=DTYPE, device="cpu")
         self.register_buffer("rotation", rotation, persistent=False)
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -159,8 +160,6 @@ class TorchAO:
         with torch.device("meta"):
             module = Llama(network)
         module.load_state_dict(torch.load(path, weights_only=True, mmap=True), assign=True)
-        rotation = torch.from_numpy(np.stack(rotations(network))).to(DTYPE)
-        module.rotation = rotation
         self._module = _compiled(module.eval()) if compiled else module.eval()
         self._position = 0
 

@@ -95,9 +95,9 @@ class QConfig:
     first_layer, last_layer: precision of the first and the last product: see LayerConfig
     overrides:       layer name pattern (fnmatch) → {field: value}, later patterns win: see `fields.LAYER_FIELDS`
     quantization_formula: "google": x = scale · (q − zero_point); "cambricon": x = q · 2^position
-    weight_only:     weights become integers in groups, activations stay float: needs no data. Those in loops are rounded
-                     to the nearest. A row of a convolution's has all taps and channels of a result; the weights of
-                     transposed convolutions and of convolutions in groups stay float
+    weight_only:     weights become integers in groups, activations stay float: needs no data. Those in loops are
+                     rounded to the nearest. A row of a convolution's has all taps and channels of a result; the weights
+                     of transposed convolutions and of convolutions in groups stay float
     group_size:      values along a row of a weight that share a scale, the last group of a row may be shorter; None:
                      the row. With `dynamic`, 8-bit activations have a scale for each row instead of one for the tensor
     weight_symmetric: False: weights in groups have zero points
