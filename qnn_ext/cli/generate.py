@@ -85,16 +85,19 @@ def generate_(
     progress = Generated()
     text = "" if as_json else _shown(prompt)
     stream = known.stream(tokens) if known else None
-    for token in generate(language_model, tokens, most, sampling, known.ends if known else (), progress):
-        piece = stream.add(token) if stream else f" {token}"
-        text = f"{text}{piece}" if as_json else _shown(piece)
+    try:
+        for token in generate(language_model, tokens, most, sampling, known.ends if known else (), progress):
+            piece = stream.add(token) if stream else f" {token}"
+            text = f"{text}{piece}" if as_json else _shown(piece)
+    finally:  # what follows, an error too, has lines of its own
+        if not as_json:
+            click.echo()
     states = sum(state.initial.nbytes for state in engines[0].states)
     if as_json:
         memory = [asdict(engine.memory) for engine in engines]
         rates = {"prefill_rate": progress.prefill_rate, "decode_rate": progress.decode_rate}
         print_json({"model": str(model), "text": text, **asdict(progress), **rates, "states": states, "memory": memory})
         return
-    click.echo()
     console = out(aside=True)
     console.print(
         f"prefill {progress.prompt} tokens, {progress.prefill_rate:.1f} a second; first token after "

@@ -269,6 +269,15 @@ def test_command(cli, engines, model):
     assert code == 1 and "give --tokenizer FILE" in err
 
 
+@pytest.mark.parametrize(
+    "prompt, message", [("1 99999", "token 99999 is beyond the vocabulary"), ("1 2 " * 20, "cannot be computed")]
+)
+def test_errors_of_the_command_are_lines_of_their_own(prompt, message, cli, engines):
+    folder, _ = engines
+    code, out, err = cli("generate", folder / "llama1.qnn", "--prompt", prompt, "-n", "5")
+    assert code == 1 and out.endswith("\n") and err.startswith("error: ") and message in err
+
+
 @pytest.mark.parametrize("dtype, bytes_of_rows", [("model", 4 * 4), ("float16", 4 * 2), ("int8", 4 + 4)])
 def test_command_with_a_cache_of_few_bits(dtype, bytes_of_rows, cli, engines, model, tmp_path):
     """The dtype of the cache of a file that is compiled, by one command or by two."""
