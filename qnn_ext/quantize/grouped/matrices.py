@@ -109,7 +109,11 @@ class _Site:
         matrix = constant(table.transpose(0, 2, 1).reshape(experts * units, depth))
         indices = argument(take, "indices")
         shape = shape_of(indices)
-        first = self.emit(relax.op.multiply(self.emit(relax.op.astype(indices, "int64")), constant(np.int64(units))))
+        expert = self.emit(relax.op.astype(indices, "int64"))
+        if take.attrs.mode == "clip":  # the nearest expert, not the nearest row
+            expert = self.emit(relax.op.maximum(expert, constant(np.int64(0))))
+            expert = self.emit(relax.op.minimum(expert, constant(np.int64(experts - 1))))
+        first = self.emit(relax.op.multiply(expert, constant(np.int64(units))))
         first = reshape(first, (*shape, 1), self.emit)
         places = self.emit(relax.op.add(first, constant(np.arange(units, dtype=np.int64))))
         rows = self.emit(relax.op.take(matrix, places, 0, mode=take.attrs.mode))
