@@ -5,8 +5,7 @@
     matmul of two computed tensors      → batch_matmul_accumulate
 
 Their sums are rounded in another way than the interpreter's: one accumulator takes all products in order, each with one
-rounding, so that a sum of k products differs from the exact one by less than k · 2⁻²⁴ · Σ |a · b|. It starts at a bias
-that is a constant, which then counts as a product. What no instruction
+rounding, so that a sum of k products differs from the exact one by less than k · 2⁻²⁴ · Σ |a · b|. What no instruction
 computes keeps its legalization, see `legalize_float_products`.
 
 Operands that `low_precision` has rounded are multiplied in 16 bits where an instruction does that. Otherwise their

@@ -279,9 +279,7 @@ class _Kernel:
         ):
             return False
         bias, shape = operands[1].value, operands[0].shape
-        if bias is None or str(bias.dtype) != product.workload.out_dtype:
-            return False
-        if bias.size != shape[-1] or bias.shape[-1:] != shape[-1:]:
+        if bias is None or str(bias.dtype) != "int32" or bias.size != shape[-1] or bias.shape[-1:] != shape[-1:]:
             return False
         self._initial = self.constants.add(initial(product.workload, bias))
         return True

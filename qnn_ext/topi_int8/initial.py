@@ -13,11 +13,11 @@ from .schedule_util import changed_block
 
 
 def in_lanes(bias: np.ndarray, blocks: int, lanes: int, groups: int = 1) -> np.ndarray:
-    """A per-channel bias as the lanes of the accumulators' last two axes: (blocks, lanes) of its dtype, 0 in padding.
+    """A per-channel bias as the lanes of the accumulators' last two axes: (blocks, lanes), zero in padding.
 
     Each group of channels is padded to its share of the blocks.
     """
-    padded = np.zeros((groups, blocks * lanes // groups), bias.dtype)
+    padded = np.zeros((groups, blocks * lanes // groups), np.int32)
     padded[:, : bias.size // groups] = bias.reshape(groups, -1)
     return padded.reshape(blocks, lanes)
 
@@ -25,8 +25,7 @@ def in_lanes(bias: np.ndarray, blocks: int, lanes: int, groups: int = 1) -> np.n
 def with_initial(function: tirx.PrimFunc, accumulator: str, bias: Any) -> tirx.PrimFunc:
     """`function` with its reduction block `accumulator` starting at `bias`, a parameter of the shape of its last axes.
 
-    TE has no initial values for reductions. int32 sums wrap around, so their order does not matter; those of floats
-    have XNNPACK's order then.
+    TE has no initial values for reductions. int32 sums wrap around, so their order does not matter.
     """
 
     def initialized(block: SBlock) -> SBlock:

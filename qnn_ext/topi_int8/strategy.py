@@ -42,7 +42,7 @@ class Implementation:
     compute:     (workload, x, w, pad_value) -> accumulator te.Tensor of the workload's logical output shape; conv2d
                  itself pads with the integer `pad_value` (in x's dtype); dense and batch_matmul ignore it
     schedule:    (schedule, workload, target) -> None; the PrimFunc holds this compute plus the epilogue
-    initial:     (workload, per-channel bias) -> the initial values of the accumulators, in their dtype, with the shape
+    initial:     (workload, per-channel bias) -> the initial values of the accumulators, an int32 array with the shape
                  of the last axes of the block that computes them, named `accumulator`. None: they start at zero
     tiles:       workload -> {legal register tile: predicted cost}, cheapest first. The four functions above take one
                  as the keyword `tile`, by default the first

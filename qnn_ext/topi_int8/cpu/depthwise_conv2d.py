@@ -28,7 +28,6 @@ from ..workload import Conv2dWorkload
 from .microkernel import round_up
 
 MAX_UNROLLED_TAPS = 49
-MOST_TAPS_BY_COLUMNS = 25  # XNNPACK's order of float sums; those of larger windows go by rows
 TASK_ROWS = 8
 TASK_CHANNELS = 64
 LANES = (16, 8)
@@ -116,9 +115,7 @@ def _tap_by_tap(workload: Conv2dWorkload, data: te.Tensor, w: te.Tensor) -> Any:
 
     def depthwise(n, y, column, c):
         value = _read(workload, data, (n, y, column, c), kh, kw)
-        by_columns = dtype == "float32" and math.prod(workload.kernel) <= MOST_TAPS_BY_COLUMNS
-        taps = [kw, kh] if by_columns else [kh, kw]
-        return te.sum(value.astype(dtype) * w[kh, kw, c].astype(dtype), axis=taps)
+        return te.sum(value.astype(dtype) * w[kh, kw, c].astype(dtype), axis=[kh, kw])
 
     return depthwise
 
@@ -150,7 +147,7 @@ def _in_pairs(workload: Conv2dWorkload, data: te.Tensor, w: te.Tensor, multiply:
 def initial(workload: Conv2dWorkload, bias: np.ndarray, registers: Registers) -> np.ndarray:
     """The bias as the accumulators' initial value, zero in the channels that fill up the last vector."""
     filling = plan(workload, registers).channels - workload.out_channels
-    return np.pad(bias.reshape(-1), (0, filling))
+    return np.pad(bias.reshape(-1).astype(np.int32), (0, filling))
 
 
 def _read(workload: Conv2dWorkload, data: te.Tensor, at: tuple[Any, ...], kh: Any, kw: Any) -> Any:
@@ -251,11 +248,11 @@ def _task(workload: Conv2dWorkload, layout: Plan) -> tuple[int, int]:
 
 
 def _unroll_taps(sch: Schedule, accumulator: SBlockRV, workload: Conv2dWorkload) -> None:
-    column, lane, outer, inner = sch.get_loops(accumulator)[-4:]
-    sch.reorder(outer, inner, column, lane)
+    column, lane, kh, kw = sch.get_loops(accumulator)[-4:]
+    sch.reorder(kh, kw, column, lane)
     sch.vectorize(lane)
     sch.unroll(column)
-    sch.unroll(inner)
+    sch.unroll(kw)
     if _unrolled(workload):
-        sch.unroll(outer)
-    sch.decompose_reduction(accumulator, outer)
+        sch.unroll(kh)
+    sch.decompose_reduction(accumulator, kh)

@@ -1,7 +1,7 @@
 """Fused multiply-adds of float32 as instructions of the register tile: C[lane] = A[k] · B[k, lane] + C[lane].
 
-Every sum has one accumulator, which starts at the bias and takes its products in the order of the reduction, rounding
-once for each: results do not depend on the tile, the vector's length or the number of threads, and are XNNPACK's.
+Every sum has one accumulator, which takes its products in the order of the reduction, rounding once for each: results
+do not depend on the tile, the vector's length or the number of threads.
 """
 
 from __future__ import annotations

@@ -183,6 +183,42 @@ def check_odd_scales(rng, name, odd, numerics, kernels, channels=8):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("numerics,kernels", [("float32", "default"), ("tflite", "reference")])
+def test_weights_with_a_scale_that_is_no_normal_number(rng, name, odd, numerics, kernels):
+    """As converters give channels that were 0 in calibration: LiteRT's own kernels compute the whole node."""
+    check_odd_scales(rng, name, odd, numerics, kernels)
+
+
+@pytest.mark.parametrize("channels", [3, 8, 12, 24])
+def test_vectors_of_a_depthwise_convolution(rng, channels):
+    """8 channels at once are rounded with midpoints up, the rest is not."""
+    check_odd_scales(rng, "DEPTHWISE_CONV_2D", 0.0, "float32", "default", channels)
+
+
+def check_odd_scales(rng, name, odd, numerics, kernels, channels=8):
+    from tests.conformance.tflite_models.runner import invoke
+
+    graph, depthwise = Graph(), name == "DEPTHWISE_CONV_2D"
+    shape = (1, 16, 16, channels)
+    scales = np.float32(rng.uniform(0.01, 0.05, channels))
+    scales[1] = odd
+    weights = rng.integers(-127, 128, (1, 1, 1, channels) if depthwise else (channels, 1, 1, channels)).astype(np.int8)
+    operands = [graph.input(shape, "int8", Q(0.1, 3))]
+    operands.append(graph.const(weights, q=Q(np.ones(channels), np.zeros(channels, int), 3 if depthwise else 0)))
+    bias = rng.integers(-99, 99, channels)
+    operands.append(graph.const(bias, "int32", Q(np.ones(channels), np.zeros(channels, int), 0)))
+    for index, factor in ((1, np.float32(1)), (2, np.float32(0.1))):
+        graph.packed.tensors[operands[index]].quantization.scale = (factor * scales).tolist()
+    output = graph.output(shape, "int8", Q(0.1 if depthwise else 0.4, -5))
+    dilation = {"dilationHFactor": 1, "dilationWFactor": 1, **({"depthMultiplier": 1} if depthwise else {})}
+    graph.op(name, operands, [output], **WINDOW, **dilation)
+    content, x = graph.build(), rng.integers(-128, 128, shape).astype(np.int8)
+    ((expected,),) = invoke(content, [[x]], kernels, False)
+    (found,) = qnn_ext.Interpreter(qnn_ext.from_tflite(content, numerics=numerics)).run([x]).values()
+    np.testing.assert_array_equal(found, expected)
+<<<<<<< HEAD
+
+
 FLOATS = {
     "1 × 1": ("CONV_2D", (1, 12, 12, 16), (8, 1, 1, 16)),
     "3 × 3": ("CONV_2D", (1, 12, 12, 3), (16, 3, 3, 3)),
