@@ -189,12 +189,17 @@ static void illegal(int number, siginfo_t *info, void *context) {
     sigaction(SIGILL, &before, NULL); /* again, as it was without us */
 }
 
+/* Call it again wherever others may have taken the signal since. */
 void amx_emulate(void) {
-    struct sigaction action;
+    struct sigaction action, current;
     memset(&action, 0, sizeof action);
     action.sa_sigaction = illegal;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
-    sigaction(SIGILL, &action, &before);
+    sigaction(SIGILL, NULL, &current);
+    if (current.sa_sigaction != illegal) {
+        before = current;
+        sigaction(SIGILL, &action, NULL);
+    }
 }
 
 uint64_t amx_count(int kind) { return counts[kind]; }

@@ -35,7 +35,7 @@ def require() -> None:
         pytest.skip("AMX is emulated on x86-64 only")
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (cc) to build the emulator of AMX with")
-    _library()
+    _library().amx_emulate()
     for module in (host, names):
         _patch.setattr(module, "host_features", lambda: _features() | amx.FEATURES)
     _patch.setattr(amx, "request", lambda: True)
@@ -61,5 +61,4 @@ def _library() -> ctypes.CDLL:
         )
         library = ctypes.CDLL(str(path))
     library.amx_count.restype = ctypes.c_uint64
-    library.amx_emulate()
     return library
