@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 from tvm import relax
 
+from ..op.base import constant_value
+from .bounded_values import scalars_of
 from .sizes import Sizes
 
 Convert = TypeVar("Convert", bound=Callable[..., Any])
@@ -62,3 +64,9 @@ def given_dims(node: Any, sizes: Sizes, index: int) -> list[Any]:
     """An input that is a shape, or a part of one: integers and sizes."""
     found = sizes.elements(node.input(index))
     return node.integers(index) if found is None else found.reshape(-1).tolist()
+
+
+def given_bounds(node: Any, sizes: Sizes, index: int) -> list[Any]:
+    """An input that is bounds of slices: integers, sizes, and scalars computed from data."""
+    known = constant_value(node.input(index)) is not None or sizes.elements(node.input(index)) is not None
+    return given_dims(node, sizes, index) if known else scalars_of(node.assembly.builder, node.input(index))

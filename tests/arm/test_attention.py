@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext.interpreter import interpret
 from qnn_ext.op.attention import ATTENTION
 from qnn_ext.passes.cache_dtype import with_cache_dtype
 from tests.arm.engines import emulated
 from tests.cpus import cpu_target
 from tests.op.test_attention import SHAPES, integers, module, operands, tolerance
-from tests.passes.test_cache_dtype import model, qkv_of
+from tests.passes.test_cache_dtype import check_steps, model
 
 CPUS = ("dotprod", "asimd", "armv7")
 
@@ -42,11 +41,4 @@ def test_kernels(shape, dtype, cpu, rng):
 @pytest.mark.parametrize("cpu", CPUS[:2])
 def test_a_narrow_cache(cpu, dtype, rng):
     narrow = with_cache_dtype(model(2), dtype)
-    engine = emulated(qnn_ext.build(narrow, cpu_target(cpu, 1)))
-    states = [state.initial for state in narrow.states]
-    for before in (0, 2):
-        inputs = qkv_of(rng, 2), np.array([before + 1], np.int32)
-        expected, *states = interpret(narrow.ir, [*inputs, *states])
-        np.testing.assert_allclose(engine(*inputs), expected, rtol=0, atol=1e-5)
-        for found, state in zip(engine.state_values(), states, strict=True):
-            np.testing.assert_array_equal(found, state)
+    check_steps(narrow, emulated(qnn_ext.build(narrow, cpu_target(cpu, 1))), rng)

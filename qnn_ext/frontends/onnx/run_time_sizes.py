@@ -14,8 +14,7 @@ from tvm import relax
 
 from ...op.base import constant, normalize_axis, shape_of
 from .. import data_dependent as build
-from ..bounded_values import scalars_of
-from ..counterparts import Counterparts, given_dims
+from ..counterparts import Counterparts, given_bounds, given_dims
 from ..sizes import Size, Sizes, refusal
 from .fallback import convert_with_tvm
 from .indices import index_input
@@ -171,13 +170,6 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
 # ---- parts -------------------------------------------------------------------------------------------------------
 
 
-def _bounds(node: Node, sizes: Sizes, index: int) -> list[Any]:
-    """Bounds of slices: integers, sizes, or scalars computed at run time."""
-    if node.is_constant(index) or sizes.elements(node.input(index)) is not None:
-        return given_dims(node, sizes, index)
-    return scalars_of(node.assembly.builder, node.input(index))
-
-
 @_converter("Slice")
 def sliced(node: Node, sizes: Sizes) -> relax.Expr:
     """Ranges along axes, whose bounds may be sizes or numbers computed at run time."""
@@ -185,7 +177,7 @@ def sliced(node: Node, sizes: Sizes) -> relax.Expr:
         starts, ends = (list(node.attribute(name, [])) for name in ("starts", "ends"))
         axes, steps = node.attribute("axes"), None
     else:
-        starts, ends = _bounds(node, sizes, 1), _bounds(node, sizes, 2)
+        starts, ends = given_bounds(node, sizes, 1), given_bounds(node, sizes, 2)
         axes, steps = (node.integers(index) if node.has_input(index) else None for index in (3, 4))
     data, ndim = node.input(0), len(node.shape(0))
     chosen = list(range(len(starts))) if axes is None else [normalize_axis(axis, ndim) for axis in axes]

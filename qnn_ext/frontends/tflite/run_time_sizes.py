@@ -16,8 +16,7 @@ from tvm import relax
 from ... import op as qnn
 from ...op.base import constant, constant_value
 from .. import data_dependent as build
-from ..bounded_values import scalars_of
-from ..counterparts import Counterparts, given_dims
+from ..counterparts import Counterparts, given_bounds, given_dims
 from ..sizes import Size, Sizes, refusal
 from .converters.reduce import reduction_axes
 from .converters.slicing import takes_single_elements
@@ -63,14 +62,6 @@ def _dims(node: Node, sizes: Sizes, index: int) -> Sequence[Any]:
     if constant_value(node.input(index)) is None and sizes.elements(node.input(index)) is None:
         return build.computed_dims(sizes, node.input(index), node.label)
     return given_dims(node, sizes, index)
-
-
-def _bounds(node: Node, sizes: Sizes, index: int) -> list[Any]:
-    """An input that is a bound of a slice along each axis: integers, sizes, and scalars computed from data."""
-    found = sizes.elements(node.input(index))
-    if found is not None:
-        return found.reshape(-1).tolist()
-    return scalars_of(node.assembly.builder, node.input(index))
 
 
 # ---- arithmetic on shapes ----------------------------------------------------------------------------------------
@@ -189,7 +180,7 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("SLICE")
 def _slice(node: Node, sizes: Sizes) -> relax.Expr:
-    data, begin, lengths = node.input(0), _bounds(node, sizes, 1), _bounds(node, sizes, 2)
+    data, begin, lengths = node.input(0), given_bounds(node, sizes, 1), given_bounds(node, sizes, 2)
     for axis, (first, length) in enumerate(zip(begin, lengths, strict=True)):
         if (first, length) == (0, -1):
             continue
@@ -220,7 +211,7 @@ def _within(node: Node, count: relax.Expr, size: int) -> relax.Expr:
 @_converter("STRIDED_SLICE")
 def _strided_slice(node: Node, sizes: Sizes) -> relax.Expr | None:
     """x[b:e:s, …], without new axes; None where all bounds are known, and only whole axes have such sizes."""
-    begin, end, steps = (_bounds(node, sizes, index) for index in (1, 2, 3))
+    begin, end, steps = (given_bounds(node, sizes, index) for index in (1, 2, 3))
     data, options = node.input(0), node.options
     for option in ("ellipsis_mask", "new_axis_mask", "offset"):
         if options.get(option):

@@ -234,7 +234,7 @@ class Flat(Spatial):
     @property
     def domain(self) -> Domain:
         square, workload = super().domain, self.workload
-        pixels = workload.width * (workload.batch if workload.height == 1 else workload.height)
+        pixels = workload.out_width * (workload.batch if workload.out_height == 1 else workload.out_height)
         sizes = (square.blocks, square.steps, square.copied, square.ragged)
         return Domain(1, pixels, *sizes, line=0 if self.resolved else workload.width)
 
@@ -245,15 +245,15 @@ class Flat(Spatial):
 
     @property
     def images(self) -> int:
-        return 1 if self.workload.height == 1 else self.workload.batch
+        return 1 if self.workload.out_height == 1 else self.workload.batch
 
     def takes(self, tile: Tile) -> bool:
         domain = self.domain
         return tile.rows == 1 and domain.takes(tile) and domain.columns % tile.columns == 0
 
     def pixel(self, n: Any, y: Any, x: Any) -> tuple[Any, ...]:
-        width = self.workload.width
-        return (y, n * width + x) if self.workload.height == 1 else (n, y * width + x)
+        width = self.workload.out_width
+        return (y, n * width + x) if self.workload.out_height == 1 else (n, y * width + x)
 
     def reach(self, rows: int, columns: int) -> tuple[int, int]:
         return self.workload.height, self.workload.width
@@ -287,13 +287,7 @@ class Line(Flat):
 
     @property
     def domain(self) -> Domain:
-        workload = self.workload
-        pixels = workload.out_width * (workload.batch if workload.out_height == 1 else workload.out_height)
-        return replace(super(Flat, self).domain, rows=1, columns=pixels, copied=True)
-
-    @property
-    def images(self) -> int:
-        return 1 if self.workload.out_height == 1 else self.workload.batch
+        return replace(super().domain, copied=True)
 
     def takes(self, tile: Tile) -> bool:
         return tile.rows == 1
@@ -303,10 +297,6 @@ class Line(Flat):
         height, width, deep = self.taps
         copied = height * width * (COPIED_TAP + deep / COPIED_BYTES)
         return super().cost(tile) + copied / (self.groups * self.domain.blocks)
-
-    def pixel(self, n: Any, y: Any, x: Any) -> tuple[Any, ...]:
-        width = self.workload.out_width
-        return (y, n * width + x) if self.workload.out_height == 1 else (n, y * width + x)
 
     def tap(self, pixel: tuple[Any, ...], kh: Any, kw: Any, channel: Any) -> tuple[Any, ...]:
         return (*pixel, kh, kw, channel)

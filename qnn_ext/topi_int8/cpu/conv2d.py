@@ -39,7 +39,7 @@ from ..schedule_util import (
 from ..strategy import Implementation, cheapest_first
 from ..workload import Conv2dWorkload, is_float, value_bytes
 from .addressing import Addressing, Direct, Flat, modes
-from .dot import DotInstruction, implementation_with
+from .dot import DotInstruction, implementation_with, suiting
 from .gathered import GatheredDot, suited
 from .microkernel import (
     Tile,
@@ -380,14 +380,8 @@ def _refuses(workload: Conv2dWorkload, target: Target, instruction: DotInstructi
     return instruction.pads(mode.run)
 
 
-def _suited(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of this module with the instruction as it suits the workload, see `gathered`."""
-
-    def call(*arguments: Any, instruction: DotInstruction, **named: Any) -> Any:
-        workload = next(value for value in arguments if isinstance(value, Conv2dWorkload))
-        return function(*arguments, instruction=suited(workload, instruction), **named)
-
-    return call
+_suited = partial(suiting, suited=suited)
+"""A function of this module with the instruction as it suits the workload's groups, see `gathered`."""
 
 
 def implementation(instruction: DotInstruction, architecture: str, priority: int) -> Implementation:

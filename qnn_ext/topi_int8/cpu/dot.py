@@ -235,12 +235,18 @@ class DotInstruction:
         return [dot if self.accumulates else before + dot]
 
 
-def suiting(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of a workload and an instruction that gets the instruction as it suits the workload."""
+def suiting(
+    function: Callable[..., Any],
+    suited: Callable[[Any, DotInstruction], DotInstruction] = lambda workload, one: one.suited(workload),
+) -> Callable[..., Any]:
+    """A function of a workload and an instruction that gets the instruction as it suits the workload.
+
+    suited: a rule for kernels of one kind; default: the instruction's own
+    """
 
     def call(*arguments: Any, instruction: DotInstruction, **named: Any) -> Any:
         workload = next(value for value in arguments if isinstance(value, get_args(AnyWorkload)))
-        return function(*arguments, instruction=instruction.suited(workload), **named)
+        return function(*arguments, instruction=suited(workload, instruction), **named)
 
     return call
 
@@ -255,7 +261,8 @@ def implementation_with(
     **functions: Callable[..., Any],
 ) -> Implementation:
     """A kernel with one instruction, as the strategy registry takes it, from functions that also take `instruction`."""
-    roles = set(functions) if instruction.starts else set(functions) - {"initial"}
+    if not instruction.starts:
+        functions.pop("initial", None)
     return Implementation(
         name=f"{kernel}_{instruction.name}.{architecture}",
         priority=priority,
@@ -263,7 +270,7 @@ def implementation_with(
         depthwise=depthwise,
         floats=instruction.sum_dtype == "float32",
         accumulator=accumulator,
-        **{role: partial(suiting(functions[role]), instruction=instruction) for role in functions if role in roles},
+        **{role: partial(suiting(function), instruction=instruction) for role, function in functions.items()},
     )
 
 

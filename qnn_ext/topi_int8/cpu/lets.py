@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...numerics.operator import is_call
+from .statements import on_stack
 
 Expr = Any
 
@@ -56,7 +57,7 @@ def _in_steps(store: tirx.BufferStore) -> tirx.Stmt:
         first = tirx.const(0, "int32")
         index = tirx.Ramp(first, tirx.const(1, "int32"), int(lanes)) if lanes else first
         known[var] = buffer[index]
-        statements.append(tirx.AllocBuffer(buffer, {"disable_lower_builtin": tirx.const(True, "bool")}))
+        statements.append(on_stack(buffer))
         statements.append(tirx.BufferStore(buffer, value, [index]))
     result = tvm_ffi.structural_map(result, (tirx.Var, read))
     statements.append(tirx.BufferStore(store.buffer, result, store.indices))

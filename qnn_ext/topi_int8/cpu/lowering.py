@@ -26,6 +26,7 @@ from ...targets.features import backend_of, contracts, has_any
 from ..lowering import Lowering, register_lowering
 from .llvm_functions import importing
 from .prefetch import prefetching
+from .statements import on_stack
 from .steps import steps_of
 from .weave import weave
 
@@ -106,7 +107,7 @@ def _on_stack(node: tirx.AllocBuffer, most: int) -> tirx.AllocBuffer:
     dtype = tvm.DataType(str(buffer.dtype))
     if prod(int(size) for size in buffer.shape) * dtype.bits * dtype.lanes > most * 8:
         return node
-    return tirx.AllocBuffer(buffer, {**node.annotations, "disable_lower_builtin": tirx.const(True, "bool")})
+    return on_stack(buffer, node.annotations)
 
 
 for _backend in CPU_BACKENDS:

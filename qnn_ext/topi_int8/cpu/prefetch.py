@@ -17,7 +17,7 @@ from ...numerics.annotations import PREFETCH, annotation_of
 VECTOR_BYTES = 16
 """Weights are vectors of at least this size; activations are loaded a few bytes at a time."""
 
-INTO_L2 = 2  # the locality of llvm.prefetch
+_INTO_L2 = 2  # the locality of llvm.prefetch
 
 
 def prefetching(loop: tirx.For) -> tirx.For:
@@ -44,5 +44,9 @@ def _is_weight(load: TensorLoad) -> bool:
 def _fetch(load: TensorLoad, ahead: int) -> Any:
     source, start = load.source, load.indices[0].base
     elements = ahead // tvm_ffi.dtype(str(source.ty.dtype)).itemsize
-    address = tirx.address_of(source[start + elements])
-    return tirx.call_intrin("void", "tirx.prefetch", address, 0, INTO_L2, 1)
+    return into_l2(tirx.address_of(source[start + elements]))
+
+
+def into_l2(address: Any) -> Any:
+    """The call that fetches the line at an address into L2."""
+    return tirx.call_intrin("void", "tirx.prefetch", address, 0, _INTO_L2, 1)

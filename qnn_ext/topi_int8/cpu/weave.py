@@ -23,6 +23,7 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ...numerics.annotations import WEAVE, annotation_of
+from .statements import sequence_of, statements_of, with_body
 
 FEWEST_TILES = 4
 """With fewer, most are the first and the last, which are not pipelined."""
@@ -39,9 +40,9 @@ def weave(body: tirx.Stmt, serial: bool) -> tirx.Stmt:
         return _unrolled(body)
     if isinstance(body, tirx.For):
         tile = _tile(body, serial)
-        return _pipelined(tile) if tile else _with_body(body, weave(body.body, serial))
+        return _pipelined(tile) if tile else with_body(body, weave(body.body, serial))
     if isinstance(body, tirx.SeqStmt):
-        return _sequence([weave(stmt, serial) for stmt in body.seq])
+        return sequence_of([weave(stmt, serial) for stmt in body.seq])
     if isinstance(body, tirx.AttrStmt):
         return tirx.AttrStmt(body.node, body.attr_key, body.value, weave(body.body, serial))
     return body
@@ -73,7 +74,7 @@ def _tile(loop: tirx.For, serial: bool) -> _Tile | None:
         if not serial and inner[0].kind == tirx.ForKind.PARALLEL:
             return None
         loops.append(inner[0])
-        body = _statements(inner[0].body)
+        body = statements_of(inner[0].body)
         allocated += [stmt for stmt in body if isinstance(stmt, (tirx.AllocBuffer, tirx.DeclBuffer))]
         bound += [stmt for stmt in body if isinstance(stmt, tirx.Bind)]
         inner = [stmt for stmt in body if not isinstance(stmt, (tirx.AllocBuffer, tirx.DeclBuffer, tirx.Bind))]
@@ -114,7 +115,7 @@ def _pipelined(tile: _Tile) -> tirx.Stmt:
     last, bound_last = _at(tile, _int32(count - 1), {accumulators: held})
     final = tirx.Var("part", "int32")
     end = [*bound_last, _for(final, parts, [_part(tile, last, final)])]
-    return _sequence([*tile.allocated, *memory, *start, _for(index, count - 1, body), *end])
+    return sequence_of([*tile.allocated, *memory, *start, _for(index, count - 1, body), *end])
 
 
 def _initial(tile: _Tile, known: Mapping[Any, Any]) -> list[tirx.Stmt]:
@@ -172,7 +173,7 @@ def _part(tile: _Tile, known: Mapping[Any, Any], part: Expr) -> tirx.Stmt:
     loop = tile.epilogue
     number = tirx.Var("number", loop.loop_var.ty)
     where = tirx.Bind(number, loop.min + tirx.Cast(str(loop.loop_var.ty.dtype), part))
-    return _sequence([where, _copy(loop.body, {**known, loop.loop_var: number})])
+    return sequence_of([where, _copy(loop.body, {**known, loop.loop_var: number})])
 
 
 def _copy(node: Any, replaced: Mapping[Any, Any]) -> Any:
@@ -198,7 +199,7 @@ def _unrolled(loop: tirx.For) -> tirx.Stmt:
     start = int(loop.min)
     numbers = range(start, start + int(loop.extent))
     dtype = loop.loop_var.ty.dtype
-    return _sequence([_copy(loop.body, {loop.loop_var: tirx.const(number, dtype)}) for number in numbers])
+    return sequence_of([_copy(loop.body, {loop.loop_var: tirx.const(number, dtype)}) for number in numbers])
 
 
 def _is_marked(stmt: tirx.Stmt) -> TypeGuard[tirx.For]:
@@ -216,23 +217,9 @@ def _holds(stmt: tirx.Stmt, kind: type) -> bool:
     return bool(found)
 
 
-def _statements(stmt: tirx.Stmt) -> list[tirx.Stmt]:
-    return list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
-
-
-def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """The statements as one; TVM refuses a sequence of a single statement."""
-    flat = [stmt for statement in statements for stmt in _statements(statement)]
-    return tirx.SeqStmt(flat) if len(flat) > 1 else flat[0]
-
-
 def _for(var: tirx.Var, extent: int, body: Sequence[tirx.Stmt]) -> tirx.For:
-    return tirx.For(var, _int32(0), _int32(extent), tirx.ForKind.SERIAL, _sequence(body), None, {})
+    return tirx.For(var, _int32(0), _int32(extent), tirx.ForKind.SERIAL, sequence_of(body), None, {})
 
 
 def _int32(value: int) -> tirx.IntImm:
     return tirx.IntImm("int32", value)
-
-
-def _with_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations)

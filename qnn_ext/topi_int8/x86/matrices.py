@@ -19,6 +19,8 @@ from tvm.sym import detect_linear_equation
 
 from ...numerics.annotations import MATRIX, PREFETCH, SETUP, annotation_of
 from ..cpu.matrix import MatrixDot, Shape
+from ..cpu.prefetch import into_l2
+from ..cpu.statements import on_stack, sequence_of, statements_of, with_body
 from .amx import TDPBF16PS, TDPBUSD
 
 Expr = Any
@@ -30,7 +32,6 @@ _INTRINSIC = Op.get("tirx.call_llvm_intrin")
 ROW_BYTES, WORD_BYTES = 64, 4
 _LANES = TDPBUSD.lanes
 _PALETTE = 1  # the only one: eight registers of 16 rows
-_INTO_L2 = 2  # the locality of llvm.prefetch
 _CONFIGURATION_BYTES, _BYTES_AT, _ROWS_AT = 64, 16, 48
 
 
@@ -43,7 +44,7 @@ def with_matrices(body: tirx.Stmt) -> tirx.Stmt:
     tiles: list[_Product] = []
 
     def of_tiles(loop: tirx.For) -> tirx.For:
-        return _with_body(loop, _multiplied(_statements(loop.body), tiles, loop))
+        return with_body(loop, _multiplied(statements_of(loop.body), tiles, loop))
 
     found = tvm_ffi.structural_map(body, (tirx.For, of_tiles))
     found = tvm_ffi.structural_map(found, (tirx.SeqStmt, lambda sequence: _multiplied(sequence.seq, tiles)))
@@ -76,7 +77,7 @@ def _nest(stmt: tirx.Stmt) -> _Nest | None:
     inner = [stmt]
     while len(inner) == 1 and isinstance(inner[0], tirx.For):
         loops.append(inner[0])
-        body = _statements(inner[0].body)
+        body = statements_of(inner[0].body)
         bound += [item for item in body if isinstance(item, tirx.Bind)]
         inner = [item for item in body if not isinstance(item, tirx.Bind)]
     marked = [index for index, loop in enumerate(loops) if annotation_of(loop, MATRIX) is not None]
@@ -253,16 +254,16 @@ def _multiplied(sequence: Sequence[tirx.Stmt], tiles: list[_Product], around: ti
             statements[before[0]] = _cleared(found)
             statements[place] = _summed(found, around)
             tiles.append(found)
-    return _sequence(statements)
+    return sequence_of(statements)
 
 
 def _cleared(tile: _Product) -> tirx.Stmt:
-    return _sequence([_call("tilezero", _register(register)) for register in tile.results.values()])
+    return sequence_of([_call("tilezero", _register(register)) for register in tile.results.values()])
 
 
 def _summed(tile: _Product, around: tirx.For | None) -> tirx.Stmt:
     """The loops over k, and the accumulators stored to memory."""
-    body = _sequence([*_step(tile), *_prefetches(tile, around)])
+    body = sequence_of([*_step(tile), *_prefetches(tile, around)])
     for loop in reversed(tile.reduction):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body, None, {})
     width = tile.pixel.sums * tile.sums.item
@@ -270,7 +271,7 @@ def _summed(tile: _Product, around: tirx.For | None) -> tirx.Stmt:
         _call("tilestored64", _register(register), tile.sums.at(tile.pixels[m][1] + n * tile.block.sums), _int64(width))
         for (m, n), register in tile.results.items()
     ]
-    return _sequence([body, *stores])
+    return sequence_of([body, *stores])
 
 
 def _step(tile: _Product) -> list[tirx.Stmt]:
@@ -310,7 +311,7 @@ def _prefetches(tile: _Product, around: tirx.For | None) -> list[tirx.Stmt]:
         step = tirx.floordiv(line, tile.chain) * tile.block.weight * tile.weight.item
         offset = step + tirx.floormod(line, tile.chain) * ROW_BYTES + ahead[0]
         address = tile.weight.at(tirx.floordiv(offset, tile.weight.item))
-        found.append(tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, _INTO_L2, 1)))
+        found.append(tirx.Evaluate(into_l2(address)))
     return found
 
 
@@ -337,7 +338,7 @@ def _configured(stmt: tirx.Stmt, configuration: bytes) -> tirx.Stmt:
         users = [place for place, item in enumerate(items) if _uses_registers(item)]
         if any(isinstance(items[place], tirx.Evaluate) for place in users):  # a single tile, without a loop
             first, end = users[0], users[-1] + 1
-            return _sequence([*items[:first], _between(_sequence(items[first:end]), configuration), *items[end:]])
+            return sequence_of([*items[:first], _between(sequence_of(items[first:end]), configuration), *items[end:]])
         return tirx.SeqStmt([_configured(item, configuration) for item in items])
     if isinstance(stmt, tirx.AttrStmt):
         return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, _configured(stmt.body, configuration))
@@ -345,12 +346,12 @@ def _configured(stmt: tirx.Stmt, configuration: bytes) -> tirx.Stmt:
         return stmt
     if stmt.kind == tirx.ForKind.PARALLEL:
         body = _between(stmt.body, configuration)
-        setup = len(_statements(body)) - len(_statements(stmt.body)) - 1
-        return _with_body(stmt, body, {**stmt.annotations, SETUP: setup})
+        setup = len(statements_of(body)) - len(statements_of(stmt.body)) - 1
+        return with_body(stmt, body, {**stmt.annotations, SETUP: setup})
     loops: list[tirx.For] = []
     tvm_ffi.structural_walk(stmt.body, (tirx.For, loops.append))
     if any(loop.kind == tirx.ForKind.PARALLEL for loop in loops):
-        return _with_body(stmt, _configured(stmt.body, configuration))
+        return with_body(stmt, _configured(stmt.body, configuration))
     return _between(stmt, configuration)
 
 
@@ -361,7 +362,7 @@ def _between(stmt: tirx.Stmt, configuration: bytes) -> tirx.Stmt:
     buffer = tirx.decl_buffer((len(words),), "int64", "configuration", layout=None)
     stores = [tirx.BufferStore(buffer, _int64(word), [tirx.const(at, "int32")]) for at, word in enumerate(words)]
     load = _call("ldtilecfg", tirx.address_of(buffer[0]))
-    return _sequence([_on_stack(buffer), *stores, load, *_statements(stmt), _call("tilerelease")])
+    return sequence_of([on_stack(buffer), *stores, load, *statements_of(stmt), _call("tilerelease")])
 
 
 def _aligned(allocated: tirx.AllocBuffer) -> tirx.Stmt:
@@ -373,29 +374,10 @@ def _aligned(allocated: tirx.AllocBuffer) -> tirx.Stmt:
     memory = tirx.decl_buffer((-(-size // lanes),), f"{dtype}x{lanes}", "sums", layout=None)
     address = tirx.address_of(memory[0])
     pointer = ir.Call(address.op, list(address.args), ret_ty=ir.PointerType(ir.PrimType(dtype)))
-    return tirx.SeqStmt([_on_stack(memory), tirx.DeclBuffer(sums, data=pointer)])
-
-
-def _on_stack(buffer: tirx.Var) -> tirx.AllocBuffer:
-    return tirx.AllocBuffer(buffer, {"disable_lower_builtin": tirx.const(True, "bool")})
+    return tirx.SeqStmt([on_stack(memory), tirx.DeclBuffer(sums, data=pointer)])
 
 
 def _uses_registers(stmt: tirx.Stmt) -> bool:
     calls: list[Call] = []
     tvm_ffi.structural_walk(stmt, (Call, calls.append))
     return any(call.op.same_as(_INTRINSIC) for call in calls)
-
-
-def _statements(stmt: tirx.Stmt) -> list[tirx.Stmt]:
-    return list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
-
-
-def _sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """The statements as one; TVM refuses a sequence of a single statement."""
-    flat = [item for stmt in statements for item in _statements(stmt)]
-    return tirx.SeqStmt(flat) if len(flat) > 1 else flat[0]
-
-
-def _with_body(loop: tirx.For, body: tirx.Stmt, annotations: Mapping[str, Any] | None = None) -> tirx.For:
-    annotations = loop.annotations if annotations is None else annotations
-    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, annotations)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from tvm import tirx
 
+from ..cpu.statements import on_stack
+
 _ALIGNED = "float32x16"
 _NEAREST = 3  # the locality of llvm.prefetch
 
@@ -17,7 +19,6 @@ _NEAREST = 3  # the locality of llvm.prefetch
 def with_aligned_stack(body: tirx.Stmt) -> tirx.Stmt:
     """The body of a kernel whose spilled registers each lie within a line."""
     slot = tirx.decl_buffer((1,), _ALIGNED, "aligned", scope="local", data_alignment=64)
-    variable = tirx.AllocBuffer(slot, {"disable_lower_builtin": tirx.const(True, "bool")})
     address = tirx.address_of(slot[0])
     kept = tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, 0, _NEAREST, 1))
-    return tirx.SeqStmt([variable, kept, body])
+    return tirx.SeqStmt([on_stack(slot), kept, body])
