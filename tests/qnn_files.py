@@ -18,6 +18,14 @@ def members_of(path: Path) -> dict[str, bytes]:
         return {name: reader.read(name) for name in reader.names()}
 
 
+KERNELS = "kernels0.json"
+
+
+def kernels_of(path: Path) -> list[dict[str, Any]]:
+    """The kernels of the first variant, for modification."""
+    return json.loads(members_of(path)[KERNELS])
+
+
 def description_of(path: Path) -> dict[str, Any]:
     """The description, for modification."""
     return json.loads(members_of(path)["qnn.json"])

@@ -27,7 +27,8 @@ from ..files.container import Reader, Writer, parse_json
 from ..files.reading import open_file
 from ..lazily import np
 from ..targets.families import backend_described
-from .description import OTHERS, check, stored_bytes
+from .description import OTHERS, check, check_kernels, inputs_of, stored_bytes
+from .kernels import Kernel, UnreadKernels
 from .model import Layout, Model, Variant, begins_with_zeros
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def write(path: str | os.PathLike, parts: Sequence[Part], sign: PrivateKey | Non
     """
     from ..files.storage import replacing  # never needed to load
 
-    check(_described(parts))  # before linking
+    _description(parts)  # before linking
     libraries = _linked(parts)
     description = _description(parts)  # before there is a file
     signer = None
@@ -155,7 +156,8 @@ def _fill(writer: Writer, description: bytes, parts: Sequence[Part], libraries: 
     writer.add_small(_DESCRIPTION, description)
     writer.add_large(_STATES, _states_of(model))
     for index, compiled in enumerate(variants):
-        for number, linked in enumerate(libraries):
+        for number, (linked, (_, others)) in enumerate(zip(libraries, parts, strict=True)):
+            _add(writer, _kernels_name(index, number), _json(others[index].variant.kernels_to_json()))
             _add(writer, _library_name(index, number), linked[index])
         if backend_described(compiled.variant.target).grid:
             _add_kernels(writer, index, compiled)
@@ -183,8 +185,17 @@ def _described(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _description(parts: Sequence[Part]) -> bytes:
+    """Checked, with the kernels."""
     description = _described(parts)
     check(description)
+    for described, (_, variants) in zip((description, *description.get("others", [])), parts, strict=True):
+        for compiled, variant in zip(variants, described["variants"], strict=True):
+            inputs = inputs_of({**description, **described})
+            check_kernels(compiled.variant.kernels_to_json(), inputs, variant["program"], "kernels")
+    return _json(description)
+
+
+def _json(description: Any) -> bytes:
     content = json.dumps(description, indent=1).encode()
     if len(content) > _MOST_DESCRIPTION:
         raise ArtifactError(
@@ -202,6 +213,10 @@ def _add(writer: Writer, name: str, content: bytes | memoryview, of_words: bool 
 
 def _library_name(index: int, number: int = 0) -> str:
     return f"model{index}.{number}.so" if number else f"model{index}.so"
+
+
+def _kernels_name(index: int, number: int = 0) -> str:
+    return f"kernels{index}.{number}.json" if number else f"kernels{index}.json"
 
 
 def _weights_name(index: int) -> str:
@@ -256,12 +271,14 @@ class Artifact:
         """Check that no member is missing or unknown, and that each has the size that the description gives."""
         sizes = {_DESCRIPTION: None, _STATES: sum(map(stored_bytes, self.description["states"]))}
         for index, variant in enumerate(self.description["variants"]):
-            for number in range(1 + len(self._others)):
+            for number, described in enumerate((self.description, *self._others)):
                 sizes[_library_name(index, number)] = None
+                if "kernels" not in described["variants"][index]:
+                    sizes[_kernels_name(index, number)] = None
             if variant["program"] is not None:
                 sizes[_weights_name(index)] = variant["program"]["weights"]
-        kernels = {name for name in self._reader.names() if self._is_kernels(name)}
-        found = set(self._reader.names()) - kernels
+        binaries = {name for name in self._reader.names() if self._is_binary(name)}
+        found = set(self._reader.names()) - binaries
         if found != set(sizes):
             name = min(found ^ set(sizes))
             raise ArtifactError(f"damaged: {name} is {'unknown' if name in found else 'missing'}")
@@ -269,14 +286,14 @@ class Artifact:
             if size is not None and self._reader.size(name) != size:
                 raise ArtifactError(f"damaged: {name} has {self._reader.size(name)} bytes, not {size}")
 
-    def _is_kernels(self, name: str) -> bool:
+    def _is_binary(self, name: str) -> bool:
         match = re.fullmatch(r"kernels(\d{1,3})-[0-9a-f]{64}", name)
         return match is not None and int(match[1]) < len(self.description["variants"])
 
     @property
     def variants(self) -> list[Variant]:
         """All that the file holds, the fastest first."""
-        return [Variant.from_json(variant) for variant in self.description["variants"]]
+        return self.parts[0][1]
 
     def model(self) -> Model:
         """What is the same on every target, with the initial values of the states."""
@@ -285,11 +302,35 @@ class Artifact:
     @cached_property
     def parts(self) -> list[tuple[Model, list[Variant]]]:
         """The model and all that the file holds, the fastest first, and the same for other shapes."""
-        found = [(self.model(), self.variants)]
-        for other in self._others:
+        found = [(self.model(), self._variants(0))]
+        for number, other in enumerate(self._others, 1):
             model = Model.from_json({**self.description, **other}, [state.initial for state in found[0][0].states])
-            found.append((model, [Variant.from_json(variant) for variant in other["variants"]]))
+            found.append((model, self._variants(number)))
         return found
+
+    def _variants(self, number: int) -> list[Variant]:
+        """Those of part `number`."""
+        described = {**self.description, **([{}, *self._others][number])}
+        return [
+            Variant.from_json(variant, self._kernels(index, number, variant, inputs_of(described)))
+            for index, variant in enumerate(described["variants"])
+        ]
+
+    def _kernels(self, index: int, number: int, variant: dict[str, Any], inputs: int) -> Sequence[Kernel]:
+        if "kernels" in variant:
+            return [Kernel(**kernel) for kernel in variant["kernels"]]
+        name, program = _kernels_name(index, number), variant["program"]
+        content = self._reader.unread(name, _MOST_DESCRIPTION)
+
+        def read() -> list[dict[str, Any]]:
+            kernels = parse_json(content(), name)
+            try:
+                check_kernels(kernels, inputs, program, "kernels")
+            except ArtifactError as error:
+                raise ArtifactError(f"{name} is damaged: {error}") from None
+            return kernels  # type: ignore[no-any-return]
+
+        return UnreadKernels(read)
 
     def _states(self) -> list[np.ndarray]:
         content = self._reader.read(_STATES)

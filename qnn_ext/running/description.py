@@ -1,7 +1,8 @@
 """What a valid description of a compiled model is: its types and ranges, and how its parts fit together.
 
-Whatever reads a description after this check may rely on it. A new field needs a rule here: unknown fields are refused.
-Raises ArtifactError, which names the field: `variants[0].program.inputs[1]`.
+Kernels are described apart, since running a model takes none of them; older files have them in their variants. Whatever
+reads a description after its check may rely on it. A new field needs a rule here: unknown fields are refused. Raises
+ArtifactError, which names the field: `variants[0].program.inputs[1]`.
 """
 
 from __future__ import annotations
@@ -69,13 +70,26 @@ OTHERS = "inputs", "outputs", "notes", "checks", "variants"
 
 
 def _check_variants(description: Mapping[str, Any], prefix: str) -> None:
-    inputs = len(description["inputs"]) + len(description["states"])
     for index, variant in enumerate(description["variants"]):
         where = f"{prefix}variants[{index}]"
-        for number, kernel in enumerate(variant["kernels"]):
-            _many(_whole(-inputs, number - 1))(kernel.get("reads", []), f"{where}.kernels[{number}].reads")
+        if "kernels" in variant:
+            check_kernels(variant["kernels"], inputs_of(description), variant["program"], f"{where}.kernels")
         if variant["program"] is not None:
-            _check_program(description, variant, f"{where}.program")
+            _check_program(description, variant["program"], f"{where}.program")
+
+
+def inputs_of(description: Mapping[str, Any]) -> int:
+    """How many inputs and states a model has."""
+    return len(description["inputs"]) + len(description["states"])
+
+
+def check_kernels(kernels: Any, inputs: int, program: Mapping[str, Any] | None, where: str) -> None:
+    """Raise ArtifactError unless these are the kernels of a variant with this program. inputs: see `inputs_of`"""
+    _many(_kernel)(kernels, where)
+    for number, kernel in enumerate(kernels):
+        _many(_whole(-inputs, number - 1))(kernel.get("reads", []), f"{where}[{number}].reads")
+    if program is not None:
+        _require(len(kernels) == program["steps"], where, f"a list of {program['steps']} items", kernels)
 
 
 def _check_beside(description: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
@@ -188,6 +202,10 @@ def _fields(*, optional: Mapping[str, Rule] = MappingProxyType({}), **rules: Rul
                 raise ArtifactError(f"{inside} is missing")
 
     return check_all
+
+
+def _anything(value: Any, where: str) -> None:
+    """What another rule checks."""
 
 
 def _plain(value: Any, where: str) -> None:
@@ -310,9 +328,8 @@ def _variant(value: Any, where: str) -> None:
         target=_target,
         features=_many(_text),
         architecture=_text,
-        kernels=_many(_kernel),
         program=_none_or(_program),
-        optional={"fallback": _text, "code": _code},
+        optional={"kernels": _anything, "fallback": _text, "code": _code},
     )(value, where)
     if value["program"] is not None:
         _require(not value.get("fallback"), f"{where}.fallback", "empty, as there is a program", value.get("fallback"))
@@ -377,11 +394,9 @@ _program = _fields(
 )
 
 
-def _check_program(description: Mapping[str, Any], variant: Mapping[str, Any], where: str) -> None:
+def _check_program(description: Mapping[str, Any], program: Mapping[str, Any], where: str) -> None:
     """Check that every tensor lies inside the program's memory, after the time stamps, and aligned for its dtype."""
-    program, states = variant["program"], description["states"]
-    kernels = len(variant["kernels"])
-    _require(program["steps"] == kernels, f"{where}.steps", f"{kernels}, one per kernel", program["steps"])
+    states = description["states"]
     stamps_end = program["stamps"] + 8 * (program["steps"] + 1)
     fits = program["stamps"] % 8 == 0 and stamps_end <= program["workspace"]
     _require(fits, f"{where}.stamps", f"within {program['workspace']} bytes and a multiple of 8", program["stamps"])

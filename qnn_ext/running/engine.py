@@ -31,7 +31,7 @@ from ..processes import forking
 from ..processes.cores import default_threads
 from ..targets.backend import threads_of
 from ..targets.families import backend_described
-from ..targets.host import advised_target, memory_bytes, missing_features
+from ..targets.host import advised_target, give_back_memory, memory_bytes, missing_features
 from . import artifact
 from .description import running_bytes
 from .devices import SOURCES, Code, device_of
@@ -125,7 +125,7 @@ class Engine(ByPosition):
         self._load_code = code
         self.inputs, self.outputs, self.notes = model.inputs, model.outputs, model.notes
         self.source_name = model.source
-        self.kernels, self.target, self.features = variant.kernels, variant.target, variant.features
+        self.target, self.features = variant.target, variant.features
         self.fallback, self.memory = variant.fallback, variant.memory
         self.num_threads = num_threads or min(threads_of(self.target), default_threads())
         self._device = device_of(self.target)
@@ -203,6 +203,10 @@ class Engine(ByPosition):
     def shares_states_with(self, other: Engine) -> bool:
         """Whether two engines keep their states in the same memory: `others` do."""
         return self is other or (self._workspace is not None and self._workspace is other._workspace)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        return list(self._variant.kernels)
 
     @property
     def used_threads(self) -> int:
@@ -526,7 +530,7 @@ class Engine(ByPosition):
         return self.exporter(self, folder, name, **options)
 
     def __repr__(self) -> str:
-        return f"Engine({self.source_name!r}, {len(self.kernels)} kernels, target {target_name(self.target)})"
+        return f"Engine({self.source_name!r}, {len(self._variant.kernels)} kernels, target {target_name(self.target)})"
 
 
 def load(path: str | os.PathLike, num_threads: int | None = None, verify: PublicKey | None = None) -> Engine:
@@ -542,6 +546,8 @@ def load(path: str | os.PathLike, num_threads: int | None = None, verify: Public
     with artifact.opened(path, verify) as file:
         engine = _loaded(file, num_threads)
         engine._content = partial(artifact.content_of, Path(path).absolute(), file.manifest)
+    del file  # with its description
+    give_back_memory()
     return engine
 
 

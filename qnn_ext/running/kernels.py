@@ -1,9 +1,11 @@
-"""Kernel: what a compiled model records about each function it calls."""
+"""Kernel: what a compiled model records about each function it calls; UnreadKernels: those in a file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, overload
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,36 @@ class Kernel:
     reads: list[int] = field(default_factory=list, hash=False)
     results: list[dict[str, Any]] = field(default_factory=list, hash=False)
     live_bytes: int = 0
+
+
+class UnreadKernels(Sequence[Kernel]):
+    """The kernels of a file, not read until somebody looks at them: running a model takes none of them, and those of a
+    language model fill 5 MB. Everything may raise ArtifactError."""
+
+    def __init__(self, read: Callable[[], list[dict[str, Any]]]) -> None:
+        """read: returns them as JSON, checked"""
+        self._read = read
+
+    @cached_property
+    def _kernels(self) -> list[Kernel]:
+        return [Kernel(**kernel) for kernel in self._read()]
+
+    def __len__(self) -> int:
+        return len(self._kernels)
+
+    @overload
+    def __getitem__(self, index: int) -> Kernel: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Kernel]: ...
+
+    def __getitem__(self, index: int | slice) -> Kernel | list[Kernel]:
+        return self._kernels[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._kernels == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __repr__(self) -> str:
+        return repr(self._kernels)

@@ -5,8 +5,8 @@ Both have a JSON form, which `description.check` vouches for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..lazily import np
@@ -127,7 +127,7 @@ class Variant:
     target: dict[str, Any]
     features: list[str]
     architecture: str
-    kernels: list[Kernel]
+    kernels: Sequence[Kernel]
     program: Layout | None
     fallback: str = ""
     code: CodeSize | None = None
@@ -150,25 +150,22 @@ class Variant:
         gpus.check_runnable(self.target)
 
     def to_json(self) -> dict[str, Any]:
-        """Empty values are left out where files from before they were recorded have none."""
-        data = asdict(self)
-        optional = [
-            (data, "fallback"),
-            (data, "code"),
-            *((kernel, name) for kernel in data["kernels"] for name in LATER),
-        ]
-        for item, name in optional:
-            if not item[name]:
-                del item[name]
-        return data
+        """Everything but the kernels, which a file stores separately. Empty values are left out where files from before
+        they were recorded have none."""
+        data = asdict(replace(self, kernels=[]))
+        del data["kernels"]
+        return _without_empty(data, ("fallback", "code"))
+
+    def kernels_to_json(self) -> list[dict[str, Any]]:
+        """The kernels."""
+        return [_without_empty(asdict(kernel), LATER) for kernel in self.kernels]
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Variant:
-        """The inverse of `to_json`."""
+    def from_json(cls, data: Mapping[str, Any], kernels: Sequence[Kernel]) -> Variant:
+        """The inverse of `to_json`, with the kernels."""
         program = data["program"]
         if program is not None:
             program = Layout(**{**program, "inputs": tuple(program["inputs"]), "outputs": _pairs(program["outputs"])})
-        kernels = [Kernel(**kernel) for kernel in data["kernels"]]
         code = data.get("code")
         if code is not None:
             code = CodeSize(**{**code, "chain": tuple(code["chain"])})
@@ -177,6 +174,11 @@ class Variant:
 
 LATER = ("reason", "sources", "reads", "results", "live_bytes")
 """Fields of kernels that older files lack."""
+
+
+def _without_empty(data: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Without those of these values that are empty."""
+    return {name: value for name, value in data.items() if value or name not in names}
 
 
 def target_name(target: Mapping[str, Any]) -> str:

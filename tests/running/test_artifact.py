@@ -21,9 +21,19 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qnn_ext
 from qnn_ext import ArtifactError, QnnError
-from qnn_ext.files.container import MANIFEST
+from qnn_ext.files.container import MANIFEST, Reader
 from qnn_ext.running.model import LATER
-from tests.qnn_files import describe, description_of, members_of, rewrite, rezip, write_members, zip_members
+from tests.qnn_files import (
+    KERNELS,
+    describe,
+    description_of,
+    kernels_of,
+    members_of,
+    rewrite,
+    rezip,
+    write_members,
+    zip_members,
+)
 
 DATA = Path(qnn_ext.__file__).parent / "data"
 
@@ -84,7 +94,9 @@ def _load_or_own_error(path: Path) -> None:
         assert str(path) in str(error)
 
 
-@pytest.mark.parametrize("member", ["qnn.json.xz", "states.bin.zlib", "model0.so.xz", "weights0.bin.xz"])
+@pytest.mark.parametrize(
+    "member", ["qnn.json.xz", "kernels0.json.xz", "states.bin.zlib", "model0.so.xz", "weights0.bin.xz"]
+)
 def test_checksums(saved, path, member):
     """Every byte of every member counts, whatever the zip's own check says, which is computed anew here."""
     content = zip_members(saved)[member]
@@ -166,7 +178,7 @@ def bomb() -> bytes:
 
 
 @pytest.mark.parametrize("declared", [None, BOMB], ids=["size hidden", "size declared"])
-@pytest.mark.parametrize("member", ["qnn.json", "weights0.bin", "states.bin", "model0.so"])
+@pytest.mark.parametrize("member", ["qnn.json", "kernels0.json", "weights0.bin", "states.bin", "model0.so"])
 def test_bombs(saved, path, bomb, member, declared):
     """A gigabyte in 5 MB: refused by its declared size, or as soon as there is more than declared; 500 MB suffice."""
     stored = {name: content for name, content in zip_members(saved).items() if not name.startswith(member)}
@@ -181,11 +193,27 @@ def test_bombs(saved, path, bomb, member, declared):
             archive.writestr(name, content)
     script = (
         "import resource, sys, qnn_ext, tvm_ffi; resource.setrlimit(resource.RLIMIT_DATA, (500 << 20, 500 << 20))\n"
-        "try: qnn_ext.load(sys.argv[1])\n"
+        "try: repr(qnn_ext.load(sys.argv[1]))\n"
         "except qnn_ext.ArtifactError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True, check=False)
     assert "unpack" in done.stdout or "bytes, more than" in done.stdout, done.stdout + done.stderr
+
+
+def test_mapped_members_are_checked(path, rng):
+    """Those that are large and stored as they are: damage anywhere in them is found, by the zip's checksum."""
+    content = rng.integers(0, 256, (1 << 24) + 3, np.uint8).tobytes()
+    write_members(path, {"weights0.bin": content})
+    with open(path, "rb") as file:
+        mapped = Reader(file).mapped("weights0.bin")
+    assert mapped is not None and bytes(mapped) == content
+    start = path.read_bytes().index(content[:64])
+    for position in (0, len(content) // 2, len(content) - 1):
+        damaged = bytearray(path.read_bytes())
+        damaged[start + position] ^= 0x10
+        (other := path.with_name("other.qnn")).write_bytes(damaged)
+        with open(other, "rb") as file, pytest.raises(ArtifactError, match=r"checksum of weights0\.bin differs"):
+            Reader(file).mapped("weights0.bin")
 
 
 # ---- the description ---------------------------------------------------------------------------------------------
@@ -223,18 +251,8 @@ def test_bombs(saved, path, bomb, member, declared):
         ("variants.0.target.num-cores", "x", r"variants\[0\]\.target\.num-cores must be an integer"),
         ("variants.0.target", {"kind": "cuda"}, r"variants\[0\]\.target\.arch must be a GPU architecture"),
         ("variants.0.features", ["a", 1], r"variants\[0\]\.features\[1\] must be a string"),
-        ("variants.0.kernels.2.macs", "many", r"variants\[0\]\.kernels\[2\]\.macs must be an integer"),
-        ("variants.0.kernels.2.reason", 1, r"variants\[0\]\.kernels\[2\]\.reason must be a string"),
         ("variants.0.fallback", [], r"variants\[0\]\.fallback must be a string"),
         ("variants.0.fallback", "control flow", r"variants\[0\]\.fallback must be empty, as there is a program"),
-        ("variants.0.kernels", [], r"variants\[0\]\.program\.steps must be 0, one per kernel"),
-        (
-            "variants.0.kernels.0.reads.0",
-            0,
-            r"variants\[0\]\.kernels\[0\]\.reads\[0\] must be an integer from -3 to -1",
-        ),
-        ("variants.0.kernels.0.results.0.dtype", "x", r"kernels\[0\]\.results\[0\]\.dtype must be one of"),
-        ("variants.0.kernels.0.live_bytes", -1, r"kernels\[0\]\.live_bytes must be an integer from 0"),
         ("variants.0.program", None, "weights0.bin is unknown"),
         ("variants.0.program.workspace", 1 << 60, r"variants\[0\]\.program\.workspace must be an integer"),
         ("variants.0.program.workspace", 8, r"variants\[0\]\.program\.stamps must be within 8 bytes"),
@@ -258,6 +276,65 @@ def test_fields(saved, path, field, value, message):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("2.macs", "many", r"kernels\[2\]\.macs must be an integer"),
+        ("2.reason", 1, r"kernels\[2\]\.reason must be a string"),
+        ("2.extra", 1, r"kernels\[2\] must be an object with only the fields symbol, "),
+        ("0.reads.0", 0, r"kernels\[0\]\.reads\[0\] must be an integer from -3 to -1"),
+        ("0.results.0.dtype", "x", r"kernels\[0\]\.results\[0\]\.dtype must be one of"),
+        ("0.live_bytes", -1, r"kernels\[0\]\.live_bytes must be an integer from 0"),
+        ("0", None, r"kernels\[0\] must be an object"),
+    ],
+)
+def test_fields_of_kernels(saved, path, field, value, message, older):
+    kernels = kernels_of(saved)
+    _set(kernels, field.split("."), value)
+    with pytest.raises(ArtifactError, match=message):
+        _load_with_kernels(saved, path, kernels, older)
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_kernels_of_another_number(saved, path, older):
+    with pytest.raises(ArtifactError, match=r"kernels must be a list of \d+ items, found \[\]"):
+        _load_with_kernels(saved, path, [], older)
+
+
+def test_kernels_are_read_when_they_are_looked_at(engine, saved, path):
+    """To run a model takes none; a file that is wrong there runs."""
+    for content in (b"{", b"3"):
+        rewrite(saved, path, {KERNELS: content})
+        loaded = qnn_ext.load(path)
+        loaded.run([np.zeros(spec.shape, spec.dtype) for spec in loaded.inputs])
+        with pytest.raises(ArtifactError, match=r"kernels0\.json"):
+            loaded.kernels  # noqa: B018
+    rewrite(saved, path, {KERNELS: None})
+    with pytest.raises(ArtifactError, match=r"kernels0\.json is missing"):
+        qnn_ext.load(path)
+    loaded = qnn_ext.load(saved)
+    assert loaded.kernels == engine.kernels and loaded.kernels[-1] == engine.kernels[-1]
+    assert loaded.compiled[0].kernels == engine.kernels and loaded.compiled[0].kernels[:2] == engine.kernels[:2]
+
+
+def test_older_files_have_kernels_in_the_description(engine, saved, path):
+    assert _load_with_kernels(saved, path, kernels_of(saved), older=True).kernels == engine.kernels
+
+
+def _load_with_kernels(saved: Path, path: Path, kernels, older: bool) -> qnn_ext.Engine:
+    """The engine of a file with these kernels, which have been looked at."""
+    if older:
+        description = description_of(saved)
+        description["variants"][0]["kernels"] = kernels
+        rewrite(saved, path, {"qnn.json": json.dumps(description).encode(), KERNELS: None})
+    else:
+        rewrite(saved, path, {KERNELS: json.dumps(kernels).encode()})
+    engine = qnn_ext.load(path)
+    repr(engine)
+    return engine
+
+
 def _set(tree, keys: list[str], value) -> None:
     *above, last = [int(key) if key.isdigit() else key for key in keys]
     for key in above:
@@ -270,9 +347,10 @@ def _paths(tree, path: tuple = ()) -> list[tuple]:
     return [path, *(found for key, value in items for found in _paths(value, (*path, key)))]
 
 
-def test_every_field_is_needed(saved, path):
+@pytest.mark.parametrize("kernels", [False, True])
+def test_every_field_is_needed(saved, path, kernels):
     """Leaving out any key of any object is reported with that key's name."""
-    whole = description_of(saved)
+    whole = kernels_of(saved) if kernels else description_of(saved)
     keys = {tuple(0 if isinstance(key, int) else key for key in found) for found in _paths(whole)}
     for keys_to in sorted(found for found in keys if found and isinstance(found[-1], str)):
         if keys_to[-2:-1] in (("target",), ("workload",), ("versions",)) and keys_to[-1] != "kind":
@@ -284,9 +362,9 @@ def test_every_field_is_needed(saved, path):
         for key in keys_to[:-1]:
             tree = tree[key]
         del tree[keys_to[-1]]
-        describe(saved, path, description)
+        rewrite(saved, path, {KERNELS if kernels else "qnn.json": json.dumps(description).encode()})
         with pytest.raises(ArtifactError, match=rf"{keys_to[-1]} is missing|a target with a kind"):
-            qnn_ext.load(path)
+            repr(qnn_ext.load(path))
 
 
 @pytest.mark.parametrize(
@@ -314,13 +392,15 @@ def test_altered_descriptions_raise_errors_of_ours(saved, path):
     """The checksums are valid, as in a file that was made this way on purpose; it is then loaded and inspected."""
     from qnn_ext.cli.inspect import _compiled_data
 
-    rng, whole, refused = random.Random(0), description_of(saved), 0
-    positions = [found for found in _paths(whole) if found]
-    shallow = [found for found in positions if len(found) < 5]
-    for index in range(150):
-        description = copy.deepcopy(whole)
+    rng, refused = random.Random(0), 0
+    members = {"qnn.json": description_of(saved), KERNELS: kernels_of(saved)}
+    for index in range(200):
+        name = rng.choice(sorted(members))
+        description = copy.deepcopy(members[name])
+        positions = [found for found in _paths(description) if found]
+        shallow = [found for found in positions if len(found) < 5]
         _set(description, [str(key) for key in rng.choice(shallow if index % 2 else positions)], rng.choice(HOSTILE))
-        describe(saved, path, description)
+        rewrite(saved, path, {name: json.dumps(description).encode()})
         try:
             _compiled_data(path, None)
             qnn_ext.load(path)

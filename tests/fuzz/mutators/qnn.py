@@ -13,7 +13,7 @@ from . import archive, raw, tree
 
 
 def change_content(data: bytes, chance: random.Random) -> bytes:
-    """Damages the description, the states or the weights, with new checksums."""
+    """Damages a description, the states or the weights, with new checksums."""
     contents = _contents(data)
     free = sorted(name for name in contents if not name.endswith(".so"))
     if not free:
