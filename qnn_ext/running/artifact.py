@@ -290,10 +290,10 @@ class Artifact:
         match = re.fullmatch(r"kernels(\d{1,3})-[0-9a-f]{64}", name)
         return match is not None and int(match[1]) < len(self.description["variants"])
 
-    @property
+    @cached_property
     def variants(self) -> list[Variant]:
-        """All that the file holds, the fastest first."""
-        return self.parts[0][1]
+        """All that the file holds, the fastest first. NumPy is not needed for them."""
+        return self._variants(0)
 
     def model(self) -> Model:
         """What is the same on every target, with the initial values of the states."""
@@ -302,7 +302,7 @@ class Artifact:
     @cached_property
     def parts(self) -> list[tuple[Model, list[Variant]]]:
         """The model and all that the file holds, the fastest first, and the same for other shapes."""
-        found = [(self.model(), self._variants(0))]
+        found = [(self.model(), self.variants)]
         for number, other in enumerate(self._others, 1):
             model = Model.from_json({**self.description, **other}, [state.initial for state in found[0][0].states])
             found.append((model, self._variants(number)))
