@@ -18,7 +18,7 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from ..compiling.codegen import generate_code
-from ..running.threads import use_tvm_threads
+from ..running.threads import on_own_pool, use_tvm_threads
 from ..targets.features import backend_of
 from ..targets.host import check_runnable
 from ..targets.names import make_target, required_features, target_architecture
@@ -60,6 +60,10 @@ class Machine:
 def measure(threads: int, size: int, repeat: int = 20) -> Machine:
     """Measure this machine. size: bytes of the buffer whose reads are timed, those of a model's weights and feature
     maps."""
+    return on_own_pool(lambda: _measured(threads, size, repeat))
+
+
+def _measured(threads: int, size: int, repeat: int) -> Machine:
     target = make_target("native", threads)
     rates: list[float | None] = []
     names = []

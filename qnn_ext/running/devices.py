@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import QnnError
 from ..module import Check, State, TensorSpec
 from ..targets import gpus
+from ..targets.backend import threads_of
 from ..targets.families import backend_described
 from .executors import Executor, MachineExecutor, ProgramExecutor, Workspace
 from .model import Model, Variant
@@ -67,7 +68,8 @@ class _Cpu:
     ) -> Executor:
         library, weights = code
         if weights is None or variant.program is None:
-            return MachineExecutor(library, *_interface(model), variant.kernels, threads)
+            most = threads_of(variant.target)
+            return MachineExecutor(library, *_interface(model), variant.kernels, threads, most)
         return ProgramExecutor(library, weights, variant.program, *_interface(model), threads, workspace)
 
     def holds(self, value: Any) -> bool:

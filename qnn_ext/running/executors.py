@@ -108,7 +108,7 @@ class ProgramExecutor:
         self._tensor, self._workspace, is_new = (workspace or Workspace(layout.workspace)).memory()
         self._regions = self._workspace, weights
         self._tasks = min(tasks, layout.tasks)
-        self._threads = threads_for(library)
+        self._threads = threads_for(library, layout.tasks)
         self._counted = ThreadCount(self._tasks, self._threads)
         self._states, self._checks = states, checks
         self._stamps = self._view(0, layout.stamps, (layout.steps + 1,), "int64")
@@ -223,11 +223,13 @@ class MachineExecutor:
         checks: Sequence[Check],
         kernels: Sequence[Kernel],
         tasks: int,
+        most: int,
     ) -> None:
-        self._library, self._kernels, self._states, self._tasks = library, kernels, states, tasks
+        """most: threads that the library was made for"""
+        self._library, self._kernels, self._states, self._tasks = library, kernels, states, min(tasks, most)
         self._checks = checks
-        self._threads = threads_for(library)
-        self._counted = ThreadCount(tasks, self._threads)
+        self._threads = threads_for(library, most)
+        self._counted = ThreadCount(self._tasks, self._threads)
         self._machine = tvm_runtime.virtual_machine(library)
         self._function = self._machine["main"]
         buffers = [tvm_runtime.tensor(np.zeros(spec.shape, spec.dtype)) for spec in inputs]

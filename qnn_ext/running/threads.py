@@ -8,7 +8,9 @@ engine measures its calls and takes fewer threads where these are faster, see `T
 A fork does not copy the threads of TVM's pool, and TVM does not notice: a parallel kernel would wait for them for ever.
 So a forked process restarts its thread's pool. That destroys the condition variables that the threads waited on, and
 in C destroying one never returns if a thread slept on it at the fork. So the pool is also restarted right before the
-fork: new threads stay awake for a while. Workers need none of that.
+fork: new threads stay awake for 300,000 yields, unless the machine is busy. Then forks with such a pool may take
+minutes, for which the old threads yield before they end, or hang. Workers need none of that, so only libraries that
+cannot use workers have a pool in a thread that lives on.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from .. import tvm_runtime
 from ..processes import forking
 from ..processes.cores import default_threads, idle_seconds
 from .workers import workers_for
+
+_Result = TypeVar("_Result")
 
 _pool = threading.local()  # size: threads that this thread's pool uses; 0 if it is new, absent if there is none
 _taken: list[None] = []  # one for each thread of all calls that run in this process
@@ -44,6 +48,16 @@ class Threads(Protocol):
         """End that."""
 
 
+class _NoThreads:
+    """For code that runs on the calling thread only. It starts no pool of TVM's, whose threads a fork would meet."""
+
+    def take(self, count: int) -> Sequence[int]:
+        return ()
+
+    def give(self, taken: Sequence[int]) -> None:
+        pass
+
+
 class _TvmThreads:
     """TVM's pool of the calling thread."""
 
@@ -55,8 +69,10 @@ class _TvmThreads:
         pass
 
 
-def threads_for(library: Any) -> Threads:
-    """The threads that a library's parallel code runs on from now on."""
+def threads_for(library: Any, most: int) -> Threads:
+    """The threads that a library's code, made for at most so many, runs on from now on."""
+    if most == 1:
+        return _NoThreads()
     with _taking:
         return workers_for(library) or _TvmThreads()
 
@@ -73,8 +89,16 @@ def on_threads(threads: Threads, count: int) -> Iterator[None]:
             threads.give(taken)
 
 
+def on_own_pool(function: Callable[[], _Result]) -> _Result:
+    """The result of a function that uses TVM's threads. A new thread calls it, with which its pool ends."""
+    from concurrent.futures import ThreadPoolExecutor  # never needed to run a model
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(function).result()
+
+
 def use_tvm_threads(count: int) -> None:
-    """Let kernels that this thread calls run on `count` threads of TVM's."""
+    """Let kernels that this thread calls run on `count` threads of TVM's, until the thread ends."""
     if getattr(_pool, "size", None) != count:
         tvm_runtime.get_function("runtime.config_threadpool")(1, count)
         _pool.size = count

@@ -334,6 +334,24 @@ print(built - before, len(os.listdir("/proc/self/task")) - before)
     assert run(script) == ["0", "1"]
 
 
+@pytest.mark.parametrize("measured", ["engine(*values)", "measure(2, 1 << 20, 2)"])
+def test_no_pool_of_tvm_is_left(measured):
+    """Neither by code for one thread in the virtual machine nor by measuring the machine: a fork would have to restart
+    it, which takes minutes on a busy machine."""
+    script = f"""
+import numpy
+from benchmarks.soak import machine_model
+from qnn_ext.report.machine import measure
+from qnn_ext.running import threads
+import qnn_ext
+engine = qnn_ext.build(machine_model(), num_threads=1, cache=False)
+values = [numpy.ones(spec.shape, spec.dtype) for spec in engine.inputs]
+{measured}
+print(hasattr(threads._pool, "size"))
+"""
+    assert run(script) == ["False"]
+
+
 def test_a_program_on_one_thread_starts_no_other():
     """Not to be timed either: threads of TVM, which stay awake for a while, took the cores from other engines."""
     engine = qnn_ext.build(program_model(), num_threads=1)
