@@ -67,7 +67,7 @@ from ..targets.names import description_of, make_target, required_features, targ
 from ..topi_int8.cuda.generic import schedule_module as schedule_for_gpu
 from ..topi_int8.generic.schedule import schedule_module
 from ..topi_int8.threads import serialize
-from .cache import cached, kept_in
+from .cache import cached
 from .codegen import allocated, generate_code, generate_gpu_code, with_option
 from .describe import kernels_of
 from .program import Kept, NotStraightError, Program, compile_programs
@@ -135,7 +135,11 @@ def _compile_one(
         )
     if not code:
         return _compiled(module, target, asked, cuda_graph, None, code=False)
-    return cached(cache, module, target, asked, lambda kept: _compiled(module, target, asked, cuda_graph, kept), jobs)
+
+    def compiled(kept: Kept | None) -> list[Engine]:
+        return [_compiled(module, target, asked, cuda_graph, kept)]
+
+    return cached(cache, [module], target, asked, compiled, jobs)[0]
 
 
 def _compiled(
@@ -216,7 +220,10 @@ def compile_modules(
     targets: Sequence[TargetLike] = [target] if single else target  # type: ignore[assignment, list-item]
     resolved = _by_speed(targets, num_threads)
     _check_alike(modules)
-    by_target = [_compiled_together(modules, wanted, kept_in(cache, jobs)) for wanted in resolved]
+    by_target = [
+        cached(cache, modules, one.target, one.asked, partial(_compiled_together, modules, one), jobs)
+        for one in resolved
+    ]
     engines = [Engine.best_of(list(variants)) for variants in zip(*by_target, strict=True)]
     return Engine.together(engines)
 

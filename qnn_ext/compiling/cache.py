@@ -9,7 +9,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -42,41 +42,42 @@ _IMPORTED = time.time()
 
 def cached(
     cache: Cache | None,
-    module: QnnModule,
+    modules: Sequence[QnnModule],
     target: Target,
     asked: bool,
-    compiled: Callable[[Kept | None], Engine],
+    compiled: Callable[[Kept | None], list[Engine]],
     jobs: int | None = None,
-) -> Engine:
-    """The engine that `compiled` returns for a module and a target, taken from the cache if that has it.
+) -> list[Engine]:
+    """The engines that `compiled` returns for modules and a target, taken from the cache if that has them. They share
+    their weights if there are several.
 
     asked:    whether the target's number of threads was asked for, on which the engine depends
     compiled: gets where code is kept, if it is
     jobs:     threads that compile what is kept; None: one for each core
     """
-    key = None if cache is None else _key(module, target, asked)
+    key = None if cache is None else _key(modules, target, asked)
     if cache is None or key is None:
         return compiled(None)
     content = cache.get(key)
     if content is not None:
         limits, context, choice = current(), PassContext.current(), current_choice()
 
-        def again() -> Engine:
+        def again() -> list[Engine]:
             with using(limits), context, tiles_from(choice):
                 return compiled(None)
 
         try:
-            engine = Engine.from_cache(content, module.source, again)
-            _recall(engine, target)
-            return engine
+            engines = Engine.from_cache(content, [module.source for module in modules], again)
+            _recall(engines, target)
+            return engines
         except ArtifactError:  # not written by `for_cache`
             cache.drop(key)
     started = time.monotonic()
-    engine = compiled(kept_in(cache, jobs))
+    engines = compiled(kept_in(cache, jobs))
     if time.monotonic() - started >= WORTHWHILE:
         with contextlib.suppress(ArtifactError):  # there is no linker for it
-            cache.put(key, engine.for_cache())
-    return engine
+            cache.put(key, Engine.for_cache(engines))
+    return engines
 
 
 def kept_in(cache: Cache | None, jobs: int | None) -> Kept | None:
@@ -85,15 +86,15 @@ def kept_in(cache: Cache | None, jobs: int | None) -> Kept | None:
     return None if cache is None or versions is None else Kept(cache, json.dumps(versions, sort_keys=True), jobs)
 
 
-def _recall(engine: Engine, target: Target) -> None:
-    """Ask for the tiles of an engine's kernels, as the build did: what chooses them says what it has chosen."""
+def _recall(engines: Sequence[Engine], target: Target) -> None:
+    """Ask for the tiles of the engines' kernels, as the build did: what chooses them says what it has chosen."""
     if current_choice() is not None:
-        for kernel in engine.kernels:
+        for kernel in (kernel for engine in engines for kernel in engine.kernels):
             if kernel.workload:
                 candidates(workload_from(kernel.workload), target)
 
 
-def _key(module: QnnModule, target: Target, asked: bool) -> str | None:
+def _key(modules: Sequence[QnnModule], target: Target, asked: bool) -> str | None:
     """The digest of everything that a build depends on; None if that cannot be known.
 
     Builds for GPUs are not kept: their kernels are compiled when they are loaded. Nor are those with plugins, whose
@@ -112,13 +113,14 @@ def _key(module: QnnModule, target: Target, asked: bool) -> str | None:
         "tiles": tuned,
         "limits": asdict(current()),
         "passes": [context.opt_level, *map(str, (context.config, context.required_pass, context.disabled_pass))],
-        "model": Model.of(replace(module, source=""), (), {}).to_json(),
+        "models": [Model.of(replace(module, source=""), (), {}).to_json() for module in modules],
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for state in module.states:
+    for state in modules[0].states:  # those of all others
         digest.update(np.ascontiguousarray(state.initial).tobytes())
     try:
-        digest.update(digest_of(module.ir))
+        for module in modules:
+            digest.update(digest_of(module.ir))
     except Exception:  # a module with what TVM cannot write down
         return None
     return digest.hexdigest()

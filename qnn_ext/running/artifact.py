@@ -165,10 +165,10 @@ def _fill(writer: Writer, description: bytes, parts: Sequence[Part], libraries: 
             _add(writer, _weights_name(index), compiled.weights.data, of_words=True)
 
 
-def from_bytes(content: bytes | memoryview) -> tuple[Model, Compiled]:
-    """The inverse of `to_bytes` for a single variant. Raises ArtifactError."""
+def from_bytes(content: bytes | memoryview) -> list[tuple[Model, Compiled]]:
+    """The inverse of `to_bytes` for a single variant of each part. Raises ArtifactError."""
     file = Artifact(Reader(io.BytesIO(content)))
-    return file.model(), file.compiled(0)
+    return [(model, compiled) for (model, _), compiled in zip(file.parts, file.compiled(0), strict=True)]
 
 
 def _states_of(model: Model) -> bytes:
@@ -370,11 +370,14 @@ class Artifact:
                     file.write(piece)
             return _loaded(library, program)
 
-    def compiled(self, index: int) -> Compiled:
-        """Variant `index`, all of it in memory and nothing loaded."""
-        variant = self.variants[index]
-        weights = None if variant.program is None else self._weights(index)
-        return Compiled(variant, weights, library=self._reader.read(_library_name(index)))
+    def compiled(self, index: int) -> list[Compiled]:
+        """Variant `index` of each part, all of it in memory and nothing loaded."""
+        variants = [variants[index] for _, variants in self.parts]
+        weights = None if variants[0].program is None else self._weights(index)
+        return [
+            Compiled(variant, weights, library=self._reader.read(_library_name(index, number)))
+            for number, variant in enumerate(variants)
+        ]
 
     def _weights(self, index: int) -> np.ndarray:
         from .. import tvm_runtime  # only for what runs a model, not for what describes one

@@ -150,22 +150,27 @@ class Engine(ByPosition):
         return cls._of(model, artifact.Compiled(variant, weights, executable, lowered))
 
     @classmethod
-    def from_cache(cls, content: bytes | memoryview, source: str, again: Callable[[], Engine]) -> Engine:
-        """The engine that `for_cache` returned this content of.
+    def from_cache(
+        cls, content: bytes | memoryview, sources: Sequence[str], again: Callable[[], Sequence[Engine]]
+    ) -> list[Engine]:
+        """The engines that `for_cache` returned this content of.
 
-        source: the name of what it was imported from, which may be another one now
-        again:  compiles the same engine; only called to show its source, or if its code cannot be loaded here
+        sources: the names of what they were imported from, which may be others now
+        again:   compiles the same engines; only called to show their source, or if their code cannot be loaded here
 
         Raises ArtifactError.
         """
-        model, compiled = artifact.from_bytes(content)
-        compiled.again = lambda: again()._fresh()
-        return cls._of(replace(model, source=source), compiled)
+        engines = []
+        for index, (model, compiled) in enumerate(artifact.from_bytes(content)):
+            compiled.again = lambda index=index: again()[index]._fresh()  # type: ignore[misc]
+            engines.append(cls._of(replace(model, source=sources[index]), compiled))
+        return engines
 
-    def for_cache(self) -> bytes:
-        """All that `from_cache` needs of an engine for a CPU that was just built. It is linked now, and what is linked
-        will be run: machine code is generated only once. Raises ArtifactError where there is no linker."""
-        return artifact.to_bytes([(self._model, [self._fresh()])])
+    @staticmethod
+    def for_cache(engines: Sequence[Engine]) -> bytes:
+        """All that `from_cache` needs of engines for a CPU that were just built together. They are linked now, and what
+        is linked will be run: machine code is generated only once. Raises ArtifactError where there is no linker."""
+        return artifact.to_bytes([(engine._model, [engine._fresh()]) for engine in engines])
 
     def _fresh(self) -> artifact.Compiled:
         """What an engine that was just built consists of."""

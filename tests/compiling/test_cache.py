@@ -28,6 +28,8 @@ from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8.strategy import tiles_from
 from tests.cases.bundled import DATA
 from tests.passes.modules import module as ir_of
+from tests.running.test_shapes import WIDTH
+from tests.running.test_shapes import module as of_shape
 
 MODEL = DATA / "digits_cnn_int8.tflite"
 RECURRENT = DATA / "digits_lstm_int8.tflite"
@@ -87,6 +89,35 @@ def test_the_second_build_compiles_nothing(folder, compiled, tmp_path, path):
     assert len(compiled) == 1
 
 
+def test_several_shapes(folder, monkeypatch, tmp_path):
+    """Built together, they are kept together: over one array of weights, and the same states."""
+    times, real = [], compiling._compiled_together
+
+    def counted(*rest):
+        times.append(rest)
+        return real(*rest)
+
+    monkeypatch.setattr(compiling, "_compiled_together", counted)
+    counts = (1, 3)
+
+    def both() -> qnn_ext.Engine:
+        return qnn_ext.build([of_shape(count) for count in counts], num_threads=1, cache=folder)
+
+    built, kept = both(), both()
+    assert len(times) == 1
+    rng = np.random.default_rng(0)
+    for place, index in enumerate((1, 0, 1)):
+        x = rng.normal(size=(counts[index], WIDTH)).astype(np.float32)
+        one, other = ((engine, *engine.others)[index](x, np.array([place])) for engine in (built, kept))
+        np.testing.assert_array_equal(one, other)
+    assert content(built, tmp_path) == content(kept, tmp_path)
+    assert kept._load_code()[1] is kept.others[0]._load_code()[1]
+    assert kept.others[0].source("ll") and len(times) == 2
+    counts = (1, 4)
+    both()
+    assert len(times) == 3
+
+
 def test_the_name_is_that_of_the_file_built_now(folder, compiled):
     built, kept = (qnn_ext.build(replace(small(), source=name), cache=folder) for name in ("first", "second"))
     assert (built.source_name, kept.source_name, len(compiled)) == ("first", "second", 1)
@@ -140,7 +171,7 @@ def test_several_targets(folder, compiled, tmp_path):
 
 
 def key(one: qnn_ext.QnnModule, target: str = "x86-64", threads: int = 1, asked: bool = True) -> str | None:
-    return module._key(one, make_target(target, threads), asked)
+    return module._key([one], make_target(target, threads), asked)
 
 
 def test_the_same_module_has_the_same_key():
@@ -247,10 +278,10 @@ def test_an_entry_that_is_no_engine_is_replaced(folder, compiled, stored):
     one = small()
     built = qnn_ext.build(one, "x86-64", 1, cache=folder)
     if stored is None:
-        stored = built.for_cache().replace(b'"format": 3', b'"format": 4')
+        stored = built.for_cache([built]).replace(b'"format": 3', b'"format": 4')
     Cache(folder).put(key(one), stored)
     again = qnn_ext.build(one, "x86-64", 1, cache=folder)
-    assert len(compiled) == 2 and bytes(Cache(folder).get(key(one))) == again.for_cache()
+    assert len(compiled) == 2 and bytes(Cache(folder).get(key(one))) == again.for_cache([again])
 
 
 def test_a_library_that_cannot_be_loaded_is_not_needed(folder, compiled, monkeypatch):
