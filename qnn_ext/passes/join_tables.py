@@ -14,6 +14,7 @@ from tvm import IRModule, relax
 
 from .. import op as qnn
 from ..numerics.reference import domain
+from ..op.arguments import argument
 from ..op.base import constant, constant_value, definition_of, has_type, shape_of
 from ..op.folding import folded, leaves
 from ..op.relax_table import traits_of
@@ -67,7 +68,7 @@ def _function(value: Any, functions: dict[relax.Var, _Function]) -> _Function | 
     variables = [leaf for leaf in leaves(value) if isinstance(leaf, relax.Var)]
     known = [functions.get(var) for var in variables]
     sources = {var if found is None else found.source for var, found in zip(variables, known, strict=True)}
-    if len(sources) != 1 or not all(isinstance(arg, relax.Var) or _fits(arg) for arg in value.args):
+    if len(sources) != 1 or not all(isinstance(arg, relax.Var) or _same_for_all(arg, value) for arg in value.args):
         return None
     (source,) = sources
     if not has_type(source) or str(source.ty.dtype) not in _BYTES or not shape_of(source):
@@ -88,7 +89,7 @@ def _function(value: Any, functions: dict[relax.Var, _Function]) -> _Function | 
     return _Function(source, values.reshape(-1), looked_up)
 
 
-def _fits(arg: Any) -> bool:
-    """Whether an argument is the same for all elements: a single number, or a table."""
+def _same_for_all(arg: Any, call: relax.Call) -> bool:
+    """Whether a constant argument is the same for all elements: a single number, or the table of a lookup."""
     value = constant_value(arg)
-    return value is not None and (value.ndim == 0 or value.size in (1 << 8, 1 << 16))
+    return value is not None and (value.ndim == 0 or (_is_table(call) and argument(call, "table").same_as(arg)))

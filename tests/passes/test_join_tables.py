@@ -69,6 +69,27 @@ def test_a_step_that_others_read_stays(rng):
     _equal(mod, joined, random_input(rng, SHAPE, "uint8"))
 
 
+@pytest.mark.parametrize("case", ["sum", "product", "scales"])
+def test_vectors_as_long_as_a_table_are_none(rng, case):
+    """Positions added to the embeddings of a transformer of width 256."""
+    vector = constant(random_input(rng, (256,), "uint8"))
+
+    def body(emit, x):
+        one = emit(qnn.table(x, _table(rng, "uint8")))
+        if case == "sum":
+            return [emit(qnn.qlinear_add(one, vector, 0, 0, 0.5, 0.25, -2.0, 0, out_dtype="uint8"))]
+        if case == "product":
+            return [emit(_product(one, vector, "uint8"))]
+        scale = constant(rng.random(256).astype(np.float32) + np.float32(0.5))
+        return [emit(qnn.requantize(one, scale, 0, 1.0, 0, axis=2, out_dtype="uint8"))]
+
+    mod, x = module([((2, 3, 256), "uint8")], body), random_input(rng, (2, 3, 256), "uint8")
+    joined = join_tables(mod)
+    assert names(joined) == names(mod)
+    _equal(mod, joined, x)
+    np.testing.assert_array_equal(*compile_and_run(mod, "native", [x]), *interpret(mod, [x]))
+
+
 @pytest.mark.parametrize("case", ["another tensor", "broadcast", "16 bits", "no lookup", "per channel"])
 def test_what_is_no_function_of_one_byte_stays(rng, case):
     wide = case == "16 bits"
