@@ -14,6 +14,7 @@ from .conv2d import conv2d
 from .conv2d_transpose import conv2d_transpose
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
+from .float8 import float8
 from .fma import fma
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
@@ -82,6 +83,7 @@ __all__ = [
     "erf",
     "exp",
     "first_violation",
+    "float8",
     "fma",
     "gelu",
     "group_norm",

@@ -15,7 +15,7 @@ from ...errors import UnsupportedOperatorError
 from ...limits import checkpoint
 from .folding_cost import is_affordable
 from .reader import Operator
-from .tensors import NARROW
+from .tensors import FLOAT8, HELD_AS, NARROW
 
 # Kept as nodes: those whose weights stay integers, that draw random numbers, that hold graphs, or that the reference
 # implementation computes only in part
@@ -30,7 +30,7 @@ def evaluate(
 ) -> list[np.ndarray] | None:
     """The node's outputs for these inputs, or None when it is not to be computed here.
 
-    narrow: for each input "int4" and the like where it holds unpacked 4- or 2-bit integers, else ""
+    narrow: for each input "int4" and the like where another dtype holds its values, else ""
     """
     if operator.domain or operator.op_type in _NEVER or len(operator.attributes) > 64:
         return None
@@ -75,7 +75,7 @@ def narrow_constant(operator: Operator) -> str:
     """ "int4" and the like for a Constant node of such a tensor, else ""."""
     for attribute in operator.proto.attribute:
         if attribute.name == "value":
-            return NARROW.get(attribute.t.data_type, "")
+            return (NARROW | FLOAT8).get(attribute.t.data_type, "")
     return ""
 
 
@@ -84,8 +84,6 @@ def _narrowed(value: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def unpacked(value: np.ndarray) -> tuple[np.ndarray, str]:
-    """4- and 2-bit integers as 8-bit ones, with their original dtype's name, "" for all other dtypes."""
+    """Values of dtypes that NumPy does not have as those that hold them, with their own dtype's name; else ""."""
     name = value.dtype.name
-    if name in NARROW.values():
-        return value.astype(np.uint8 if name.startswith("u") else np.int8), name
-    return value, ""
+    return (value.astype(HELD_AS[name]), name) if name in HELD_AS else (value, "")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,6 +35,7 @@ from .registry import find_converter
 from .run_time_sizes import convert_with_sizes
 from .sequences import TensorSequence, converter_of, only_tensors
 from .shapes import InputShapes, fixing_hint
+from .tensors import FLOAT8, HELD_AS
 
 _MOST_NESTED = 32  # graphs within graphs
 
@@ -137,7 +137,7 @@ class Importer:
         specs = []
         for value, name in zip(self.model.inputs, names, strict=True):
             dtype = _held_dtype(value.dtype)
-            _check_carried(value.name, dtype)
+            _check_carried(value.name, value.dtype)
             if dtype != value.dtype:
                 self.assembly.narrow_dtypes[value.name] = value.dtype
             specs.append(TensorSpec(name, self._shapes[value.name], dtype))
@@ -172,7 +172,7 @@ class Importer:
         found = str(value.ty.dtype)
         if declared and found != _held_dtype(declared):
             raise ModelFormatError(f"output '{name}' is declared as {declared}, but is computed as {found}")
-        _check_carried(name, found)
+        _check_carried(name, self.assembly.narrow_dtypes.get(name, found))
         return value
 
     def _convert(self, operator: Operator) -> None:
@@ -304,13 +304,13 @@ def _elements_of(graph: Model | Subgraph) -> int:
 
 
 def _check_carried(name: str, dtype: str) -> None:
-    """Refuse bfloat16: inputs and outputs are NumPy arrays, and NumPy has no such dtype."""
-    if dtype == "bfloat16":
+    """Refuse bfloat16 and float8: inputs and outputs are NumPy arrays, and NumPy has no such dtypes."""
+    if dtype == "bfloat16" or dtype in FLOAT8.values():
         raise UnsupportedOperatorError(
-            f"'{name}' is bfloat16, which NumPy arrays cannot hold; cast it to float32 in the model"
+            f"'{name}' is {dtype}, which NumPy arrays cannot hold; cast it to float32 in the model"
         )
 
 
 def _held_dtype(dtype: str) -> str:
-    """4- and 2-bit integers are held in 8 bits."""
-    return re.sub(r"int[24]$", "int8", dtype)
+    """The dtype of the values in the module."""
+    return HELD_AS.get(dtype, dtype)

@@ -12,7 +12,7 @@ from ...op.base import constant, constant_value, shape_of
 from ..assembly import Conversion
 from .assembly import OnnxAssembly
 from .reader import Operator
-from .tensors import NARROW, dtype_name, element_type
+from .tensors import HELD_AS, dtype_name, element_type
 
 # Some models have channels whose weights are all zero, with scale 0. Integers cannot represent that, so it becomes a
 # scale that keeps every product below half a step.
@@ -69,7 +69,7 @@ class Node(Conversion):
         return shape_of(self.input(index))
 
     def dtype(self, index: int = 0) -> str:
-        """The input's dtype; int4 and uint4 are held as int8 and uint8, see `onnx_dtype`."""
+        """The input's dtype; int4 and uint4 are held as int8 and uint8, float8 as float32, see `onnx_dtype`."""
         return str(self.input(index).ty.dtype)
 
     def onnx_dtype(self, index: int) -> str:
@@ -81,10 +81,10 @@ class Node(Conversion):
         return self.attributes.get(name, default)
 
     def target_dtype(self, name: str) -> str:
-        """The dtype that an attribute gives by its ONNX code, or name; 4- and 2-bit integers are refused."""
+        """The dtype that an attribute gives by its ONNX code, or name; those that NumPy does not have are refused."""
         code = self.attribute(name, 0)
         dtype = dtype_name(element_type(code) if isinstance(code, str) else code)
-        if dtype in NARROW.values():
+        if dtype in HELD_AS:
             raise self.unsupported(f"conversion to {dtype} at run time")
         return dtype
 

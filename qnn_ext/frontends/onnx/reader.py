@@ -19,7 +19,7 @@ from ...errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ...files.reading import read_bytes
 from .external import ExternalData
 from .functions import inlined
-from .tensors import DTYPES, NARROW, dtype_name, read_sparse, read_tensor
+from .tensors import DTYPES, HELD_AS, dtype_name, read_sparse, read_tensor
 
 _LOWEST_IR_VERSION = 3
 
@@ -66,7 +66,7 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A whole model; constants: name -> array, 4-bit integers unpacked; narrow_dtypes: which were."""
+    """A whole model; constants: name -> array, of another dtype where NumPy does not have theirs: `narrow_dtypes`."""
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -155,7 +155,7 @@ def read_subgraph(graph: Any, external: ExternalData | None) -> Subgraph:
     return Subgraph(
         operators=tuple(_read_operator(node, index, external) for index, node in enumerate(graph.node)),
         constants=constants,
-        narrow_dtypes={t.name: NARROW[t.data_type] for t in graph.initializer if t.data_type in NARROW},
+        narrow_dtypes={t.name: name for t in graph.initializer if (name := dtype_name(t.data_type)) in HELD_AS},
         inputs=tuple(value.name for value in graph.input),
         outputs=tuple(value.name for value in graph.output),
     )

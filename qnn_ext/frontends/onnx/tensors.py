@@ -28,7 +28,10 @@ DTYPES: dict[int, Any] = {
     13: np.uint64,
     16: ml_dtypes.bfloat16,
 }
-NARROW = {21: "uint4", 22: "int4", 25: "uint2", 26: "int2"}  # stored as uint8 and int8
+NARROW = {21: "uint4", 22: "int4", 25: "uint2", 26: "int2"}  # held as uint8 and int8
+FLOAT8 = {17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz"}  # held as float32
+HELD_AS = {name: name[:-1] + "8" for name in NARROW.values()} | dict.fromkeys(FLOAT8.values(), "float32")
+"""The dtype whose values hold those of a dtype that NumPy does not have."""
 
 # the field that holds the elements when they are not raw bytes
 _FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}
@@ -36,12 +39,12 @@ _FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data
 
 def dtype_name(code: int) -> str:
     """The NumPy name of an element type. Raises UnsupportedOperatorError for unsupported types."""
-    if code in NARROW:
-        return NARROW[code]
+    if code in NARROW or code in FLOAT8:
+        return (NARROW | FLOAT8)[code]
     if code not in DTYPES:
         raise UnsupportedOperatorError(
             f"element type {element_type_name(code)} is not supported; "
-            f"supported: {', '.join([np.dtype(dtype).name for dtype in DTYPES.values()] + list(NARROW.values()))}"
+            f"supported: {', '.join([np.dtype(dtype).name for dtype in DTYPES.values()] + list(HELD_AS))}"
         )
     return np.dtype(DTYPES[code]).name
 
@@ -64,11 +67,11 @@ def element_type(name: str) -> int:
 
 
 def read_tensor(proto: Any, external: ExternalData | None) -> np.ndarray:
-    """The value of a TensorProto; 4- and 2-bit integers unpacked to 8 bits.
+    """The value of a TensorProto; 4- and 2-bit integers unpacked to 8 bits, float8 as float32.
 
     external: the files beside the model; None if it was given as bytes
 
-    Raises ModelFormatError if the data does not fill the shape, UnsupportedOperatorError for strings and float8.
+    Raises ModelFormatError if the data does not fill the shape, UnsupportedOperatorError for strings and float4.
     """
     label = f"tensor '{proto.name}'"
     shape = tuple(proto.dims)
@@ -95,8 +98,8 @@ def read_sparse(proto: Any, external: ExternalData | None) -> np.ndarray:
     """The value of a SparseTensorProto as a dense array. Raises as `read_tensor` does."""
     label, shape = f"sparse tensor '{proto.values.name}'", tuple(proto.dims)
     values, indices = read_tensor(proto.values, external), read_tensor(proto.indices, external)
-    if proto.values.data_type in NARROW:
-        raise UnsupportedOperatorError(f"{label}: {NARROW[proto.values.data_type]} is not supported; store it densely")
+    if (name := dtype_name(proto.values.data_type)) in HELD_AS:
+        raise UnsupportedOperatorError(f"{label}: {name} is not supported; store it densely")
     if any(dim < 0 for dim in shape):
         raise ModelFormatError(f"{label} has shape {shape}: the file is damaged")
     count = math.prod(check_elements(shape, label))
@@ -118,6 +121,8 @@ def read_sparse(proto: Any, external: ExternalData | None) -> np.ndarray:
 def _from_bytes(raw: bytes, code: int, count: int, label: str) -> np.ndarray:
     if code in NARROW:
         return _unpack(np.frombuffer(raw, np.uint8), code, count)
+    if code in FLOAT8:
+        return _float8(np.frombuffer(raw, np.uint8), code)
     dtype = np.dtype(DTYPES[code])
     if len(raw) % dtype.itemsize:
         raise ModelFormatError(
@@ -133,11 +138,18 @@ def _from_field(proto: Any, count: int) -> np.ndarray:
     stored = getattr(proto, _FIELDS.get(code, "int32_data"))
     if code in NARROW:
         return _unpack(np.asarray(stored, np.int64).astype(np.uint8), code, count)
+    if code in FLOAT8:
+        return _float8(np.asarray(stored, np.int64).astype(np.uint8), code)
     if code in (10, 16):  # the bits of 16-bit floats, stored in int32
         return np.asarray(stored, np.int64).astype(np.uint16).view(DTYPES[code])
     if code in _FIELDS:
         return np.asarray(stored, DTYPES[code])
     return np.asarray(stored, np.int64).astype(DTYPES[code])
+
+
+def _float8(bits: np.ndarray, code: int) -> np.ndarray:
+    """The values of float8 numbers, by their bits."""
+    return bits.view(getattr(ml_dtypes, FLOAT8[code])).astype(np.float32)
 
 
 def _unpack(packed: np.ndarray, code: int, count: int) -> np.ndarray:
@@ -158,7 +170,7 @@ def _bytes_of(code: int, count: int) -> int:
     """The number of bytes that so many elements of a type occupy."""
     if code in NARROW:
         return -(-count * int(NARROW[code][-1]) // 8)
-    return count * np.dtype(DTYPES[code]).itemsize
+    return count if code in FLOAT8 else count * np.dtype(DTYPES[code]).itemsize
 
 
 def _read_external(proto: Any, external: ExternalData | None, count: int, label: str) -> bytes:

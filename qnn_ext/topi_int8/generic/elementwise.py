@@ -15,7 +15,7 @@ import numpy as np
 from tvm import te, tirx
 
 from ...errors import UnsupportedOperatorError
-from ...numerics import bfloat16, fixed_point, float_multiplier, piecewise, tir
+from ...numerics import bfloat16, fixed_point, float8, float_multiplier, piecewise, tir
 from ...numerics.multiplier import FixedPoint
 from ...numerics.multiply import FITS, ROUNDS, multiplied
 from ...numerics.quotient import BOUND, bounded_quotient
@@ -425,7 +425,8 @@ def _subtract(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
 def _multiply(stage: Stage, lhs: Operand, rhs: Operand) -> Expr:
     if "float" in lhs.dtype:  # TVM's simplifier turns NaN · 0 into 0 if it sees the 0
         factors = [stage.read(factor, immediate=factor.value is None or factor.value.any()) for factor in (lhs, rhs)]
-        return tir.fence(factors[0] * factors[1])
+        product = factors[0] * factors[1]
+        return tir.fence(product) if isinstance(product, tirx.Mul) else product  # x · 1 is x, which may be infinite
     factors = [
         stage.factor(x.value, -1) if x.value is not None and x.value.size == 1 else stage.read(x) for x in (lhs, rhs)
     ]
@@ -450,6 +451,11 @@ def _fma(stage: Stage, a: Operand, b: Operand, c: Operand) -> Expr:
 def _bfloat16(stage: Stage, data: Operand, *, out_dtype: str) -> Expr:
     to_bits = out_dtype == bfloat16.BITS
     return (bfloat16.bits_of_expression if to_bits else bfloat16.rounded_expression)(stage.read(data))
+
+
+@rule("qnn.float8")
+def _float8(stage: Stage, data: Operand, *, dtype: str) -> Expr:
+    return float8.rounded_expression(stage.read(data), dtype)
 
 
 @rule("astype")

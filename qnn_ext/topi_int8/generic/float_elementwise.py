@@ -61,7 +61,7 @@ def _gelu_tanh(x: Expr) -> Expr:
 
 
 def _leaky_relu(x: Expr, alpha: float) -> Expr:
-    return tirx.Select(x > _const(0.0, x), x, tir.fence(x * _const(alpha, x)))
+    return x if alpha == 1 else tirx.Select(x > _const(0.0, x), x, tir.fence(x * _const(alpha, x)))
 
 
 def _prelu(stage: Stage, data: Operand, slope: Operand, *, axis: int) -> Expr:

@@ -1,5 +1,5 @@
-"""The ONNX backend suite's node tests of quantization and recurrent operators: all pass but float8 and float4, which
-are refused."""
+"""The ONNX backend suite's node tests of quantization and recurrent operators: all pass but those that take or
+give float8, which NumPy arrays cannot hold, and float4."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_operator(operator):
         result = run_case(case)
         if any(dtype in case.name for dtype in REFUSED_TYPES):
             assert result.outcome == "refused", result
-            assert "element type FLOAT" in result.reason
+            assert "element type FLOAT" in result.reason or "float8" in result.reason
         else:
             assert result.outcome == "pass", result
 

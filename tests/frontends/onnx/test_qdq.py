@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from qnn_ext import ModelFormatError, QnnError, ShapeError
 from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.frontends.onnx.converters.qdq import NARROW_RANGES
 from qnn_ext.numerics.packed import WIDTHS
@@ -247,18 +247,6 @@ def test_an_embedding_with_blocks_stays_packed(dtype, rng):
 
 
 # ---- refusals -----------------------------------------------------------------------------------------------------
-
-
-def test_float8_is_refused_by_name():
-    proto = model(
-        [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])],
-        [value("x", (3,))],
-        [value("y", (3,))],
-        {"s": np.float32(1)},
-    )
-    proto.graph.initializer.append(onnx.helper.make_tensor("z", Proto.FLOAT8E4M3FN, [], [0.0]))
-    with pytest.raises(UnsupportedOperatorError, match="FLOAT8E4M3FN"):
-        from_onnx(proto)
 
 
 def test_axis_out_of_range():

@@ -13,6 +13,7 @@ from ...building import sign_or_nan
 from ..fallback import convert_with_tvm
 from ..node import Node
 from ..registry import converter
+from .float8 import rounded_to_float8, to_float8
 
 
 @converter("Clip", since=1)
@@ -138,6 +139,8 @@ def reduce_function(node: Node) -> relax.Expr | list[relax.Expr]:
 @converter("Cast", "CastLike")
 def cast(node: Node) -> relax.Expr | list[relax.Expr]:
     """A cast; casting to the same dtype does nothing."""
+    if (form := to_float8(node)) is not None:
+        return rounded_to_float8(node, node.input(0), form)
     target = node.dtype(1) if node.op_type == "CastLike" else node.target_dtype("to")
     if target == node.dtype(0):
         return node.input(0)

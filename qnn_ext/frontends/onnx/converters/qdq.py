@@ -12,17 +12,19 @@ from ....op.blockwise import LONGEST_GROUP
 from ....qparams import dtype_range
 from ..node import Node
 from ..registry import converter
-from ..tensors import NARROW, dtype_name
+from ..tensors import FLOAT8, NARROW, dtype_name
+from .float8 import check_zero_point, rounded_to_float8
 
 NARROW_RANGES = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
-QUANTIZE_DTYPES = ("int8", "uint8", "int16", "uint16", *NARROW.values())
+QUANTIZE_DTYPES = ("int8", "uint8", "int16", "uint16", *NARROW.values(), *FLOAT8.values())
 DEQUANTIZE_DTYPES = (*QUANTIZE_DTYPES, "int32")
 _FLOAT32, _FLOAT16 = 1, 10  # TensorProto element types
 
 
 @converter("QuantizeLinear", since=10)
 def quantize_linear(node: Node) -> relax.Expr:
-    """q = saturate(rint(x / scale) + zero_point): a true division, midpoints to even, then the zero point is added.
+    """q = saturate(rint(x / scale) + zero_point): a true division, midpoints to even, then the zero point is added;
+    for float8 the quotient rounded to it.
 
     The division is in float32, as in ONNX Runtime, unless the attribute `precision` asks for float16.
     """
@@ -35,6 +37,9 @@ def quantize_linear(node: Node) -> relax.Expr:
     half = node.attribute("precision", 0) == _FLOAT16
     if node.attribute("precision", 0) not in (0, _FLOAT32, _FLOAT16):
         raise node.unsupported("a precision other than float32 and float16")
+    if onnx_dtype in FLOAT8.values():
+        check_zero_point(node)
+        return rounded_to_float8(node, _quotient(node, data, half), onnx_dtype)
     scale, zero_point = node.scale(1), node.zero_point(2)
     if half or _blocked(node):
         quantized = _quantize_by_division(node, data, onnx_dtype, half)
@@ -55,6 +60,11 @@ def dequantize_linear(node: Node) -> relax.Expr:
     out_dtype = dtype_name(code) if code else node.dtype(1)
     if out_dtype not in ("float32", "float16", "bfloat16"):
         raise node.malformed(f"cannot dequantize to {out_dtype}")
+    if node.onnx_dtype(0) in FLOAT8.values():
+        check_zero_point(node)
+        node.note("its float8 values are multiplied as float32")
+        real = relax.op.multiply(node.input(0), _along_axis(node, node.scale(1)))
+        return real if out_dtype == "float32" else relax.op.astype(node.emit(real), out_dtype)
     if _blocked(node):
         real = _packed_matrix(node)
         real = _dequantize_blocked(node) if real is None else real
@@ -154,20 +164,27 @@ def _dequantize_blocked(node: Node) -> relax.Expr:
     return node.emit(relax.op.multiply(real, _expanded(node, node.scale(1))))
 
 
-def _quantize_by_division(node: Node, data: relax.Expr, onnx_dtype: str, half: bool) -> relax.Expr:
-    """First the quotient, in float16 if asked for, then quantization with scale 1."""
-    scale, zero_point = node.scale(1), node.zero_point(2)
+def _along_axis(node: Node, expr: relax.Expr) -> relax.Expr:
+    """Scales or zero points in a shape that broadcasts to the data's."""
     if _blocked(node):
-        scale = _expanded(node, scale)
-        zero_point = _expanded(node, zero_point) if node.has_input(2) else zero_point
-    elif len(shape_of(scale)) == 1 and len(node.shape(0)) > 1:
-        after = len(node.shape(0)) - _axis(node) - 1
-        scale = node.emit(relax.op.reshape(scale, (-1,) + (1,) * after))
-        if shape_of(zero_point):
-            zero_point = node.emit(relax.op.reshape(zero_point, (-1,) + (1,) * after))
+        return _expanded(node, expr)
+    if len(shape_of(expr)) == 1 and len(node.shape(0)) > 1:
+        return node.emit(relax.op.reshape(expr, (-1,) + (1,) * (len(node.shape(0)) - _axis(node) - 1)))
+    return expr
+
+
+def _quotient(node: Node, data: relax.Expr, half: bool) -> relax.Expr:
+    """data / scale as float32, of float16 if asked for."""
+    scale = _along_axis(node, node.scale(1))
     if half:
         data, scale = (node.emit(relax.op.astype(value, "float16")) for value in (data, scale))
-    quotient = node.emit(relax.op.astype(node.emit(relax.op.divide(data, scale)), "float32"))
+    return node.emit(relax.op.astype(node.emit(relax.op.divide(data, scale)), "float32"))
+
+
+def _quantize_by_division(node: Node, data: relax.Expr, onnx_dtype: str, half: bool) -> relax.Expr:
+    """First the quotient, in float16 if asked for, then quantization with scale 1."""
+    quotient = _quotient(node, data, half)
+    zero_point = _along_axis(node, node.zero_point(2)) if node.has_input(2) else node.zero_point(2)
     # via int32, so that adding the zero points is exact and saturates once
     steps = node.emit(qnn.quantize(quotient, constant(np.float32(1)), constant(np.int32(0)), out_dtype="int32"))
     low, high = dtype_range(_held_as(onnx_dtype))
