@@ -25,7 +25,8 @@ from ..quantize.config import QConfig, replace_fields
 from ..quantize.control import KEEP, control_accuracy
 from ..quantize.dataset import ImageFolder
 from ..quantize.fields import CALIBRATE_MODES
-from ..quantize.report import TRIAL_HEADER, decibel, search_to_json, to_json, trial_cells, write_report
+from ..quantize.judge import Metric
+from ..quantize.report import decibel, search_to_json, to_json, trial_cells, trial_header, write_report
 from ..quantize.stages import Stages, stages
 from ..quantize.table import CalibrationTable
 from ..quantize.trials import SearchReport
@@ -49,7 +50,7 @@ from .common import (
 from .formats import ImportOptions, recognize
 from .outputs import check_compiled, check_output, destination
 from .settings import parse_settings, settings_option
-from .texts import perplexities, read_texts
+from .texts import fluency, perplexities, read_texts
 
 _SHOWN_LAYERS = 5
 _FLAGS = ("equalize", "bias_correction", "dynamic", "symmetric", "weight_only", "embeddings")
@@ -69,11 +70,20 @@ class _Request:
     max_drop: float | None
     keep: str
     work: Path | None
+    texts: list[list[int]] | None
 
     @property
     def searches(self) -> bool:
         """Whether an accuracy is required."""
-        return self.min_sqnr is not None or self.metric is not None
+        return self.min_sqnr is not None or self.metric is not None or self.max_drop is not None
+
+    def load_metric(self) -> Metric | None:
+        """What --max-drop is about. Raises InputError."""
+        if self.metric is not None:
+            metric: Any = load_metric(self.metric)  # a function of other things where labels are given
+            found: Metric = metric
+            return found
+        return None if self.max_drop is None or self.texts is None else fluency(self.texts)
 
 
 @click.command()
@@ -117,7 +127,7 @@ class _Request:
     "--min-sqnr",
     type=float,
     metavar="DB",
-    help="Search for settings, and for layers to keep in 16 bits or float, until every output has this SQNR.",
+    help="Search for settings, and for layers to keep in more bits or float, until every output has this SQNR.",
 )
 @click.option(
     "--metric",
@@ -125,7 +135,12 @@ class _Request:
     help="Search until this function of a model loses at most --max-drop. It calls the model with arrays and returns a "
     "number, higher for a better model. Also FILE.py:FUNCTION.",
 )
-@click.option("--max-drop", type=float, metavar="X", help="By how much --metric may be lower than in float.")
+@click.option(
+    "--max-drop",
+    type=float,
+    metavar="X",
+    help="By how much --metric may be lower than in float; without it, by how much --perplexity may be higher.",
+)
 @click.option("--validation", type=FILE, help="Data that --min-sqnr is measured on, as --data. Default: --data.")
 @click.option(
     "--keep",
@@ -208,6 +223,7 @@ def quantize(
       qnn-ext quantize model.onnx --dynamic
       qnn-ext quantize model.pt2 --weight-only --bits 4 --group-size 32 --embeddings
       qnn-ext quantize model.pt2 --dynamic --bits 4 --group-size 32 --data tokens.npz --set weight_rounding=gptq
+      qnn-ext quantize model.pt2 --weight-only --bits 4 --data tokens.npz --perplexity texts.txt --max-drop 0.1
     """
     form = recognize(model)
     if form == "qnn":
@@ -217,13 +233,13 @@ def quantize(
         ImageFolder(path, normalize) if path is not None and normalize != "auto" else path
         for path in (data, validation)
     )
-    request = _Request(source, judged, table, report, report_samples, min_sqnr, metric, max_drop, keep, work)
+    measured = None if texts is None else read_texts(texts, tokenizer)
+    request = _Request(source, judged, table, report, report_samples, min_sqnr, metric, max_drop, keep, work, measured)
     _check(request, config)
     output = output or Path(model.with_suffix(".qnn").name)
     check_compiled(output, [model, data, validation, table, importing.params], as_json)
     if data is not None and table is not None:
         check_output(table, [model, data, validation, importing.params])
-    measured = None if texts is None else read_texts(texts, tokenizer)
     started = time.perf_counter()
     module = import_model(model, form, importing)
     with warnings.catch_warnings(record=True) as caught:
@@ -289,9 +305,11 @@ def _check(request: _Request, config: QConfig) -> None:
         )
     if not request.searches and (request.work is not None or request.validation is not None or request.keep != "auto"):
         raise QuantizationError("--validation, --keep and --work are for a search: give --min-sqnr, or --metric")
-    if (request.metric is None) != (request.max_drop is None):
+    if request.metric is not None and request.max_drop is None:
         raise QuantizationError("--metric and --max-drop belong together: give both, or neither")
-    if request.searches and request.data is None:
+    if request.max_drop is not None and request.metric is None and request.texts is None:
+        raise QuantizationError("--max-drop belongs together with --metric or --perplexity: give one of them")
+    if request.searches and request.data is None and not (config.grouped and request.validation is not None):
         raise QuantizationError("a search calibrates on data: give --data")
     if request.data is None and request.table is not None and not request.table.exists():
         raise QuantizationError(f"{request.table}: no such calibration table; give --data to make it")
@@ -309,14 +327,13 @@ def _quantize(
     if not request.searches:
         done = stages(module, None, request.data, config, table, progress=shown)
     else:
-        metric: Any = None if request.metric is None else load_metric(request.metric)
         found = control_accuracy(
             module,
             dataset=request.data,
             config=config,
             validation_data=request.validation,
             min_sqnr=request.min_sqnr,
-            metric=metric,
+            metric=request.load_metric(),
             max_drop=request.max_drop,
             keep=request.keep,
             work=request.work,
@@ -402,8 +419,9 @@ def _print(
 
 def _print_search(console: Console, search: SearchReport) -> None:
     table = Table(title=f"tried, for {search.goal}", title_justify="left")
-    for number, header in enumerate(TRIAL_HEADER):
-        table.add_column(header, justify="left" if number in (0, len(TRIAL_HEADER) - 1) else "right", overflow="fold")
+    headers = trial_header(search)
+    for number, header in enumerate(headers):
+        table.add_column(header, justify="left" if number in (0, len(headers) - 1) else "right", overflow="fold")
     for trial in search.trials:
         table.add_row(*trial_cells(trial, trial is search.chosen))
     console.print(table)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from ..errors import InputError
 from ..generation import LanguageModel, load_tokenizer, perplexity
+from ..quantize.judge import Metric
 from ..running.engine import Engine
 
 
@@ -36,3 +38,17 @@ def perplexities(texts: list[list[int]], before: Engine, after: Engine) -> dict[
     """Of a float model, and of what it was quantized to. Raises QnnError if they are no language models, InputError for
     texts that do not fit them."""
     return {"before": perplexity(LanguageModel(before), texts), "after": perplexity(LanguageModel(after), texts)}
+
+
+def fluency(texts: list[list[int]]) -> Metric:
+    """Minus the perplexity on these texts, as a metric: higher for a better model."""
+
+    def metric(model: Any) -> float:
+        if not isinstance(model, Engine):
+            raise InputError(
+                "--perplexity measures models that take tokens one by one and keep their cache in states; this model "
+                "has no states"
+            )
+        return -perplexity(LanguageModel(model), texts)
+
+    return metric

@@ -6,12 +6,12 @@
    of their multiply-accumulates. How many are needed is found by bisection, every trial measured on the whole model;
    then those that turn out not to be needed are put back.
 
-Trials are simulations in float by one compiled program; the result is accepted by what its integers compute.
+Trials are simulations in float by one compiled program; the result is accepted by what its integers compute. For
+weights in groups `control_groups` searches.
 """
 
 from __future__ import annotations
 
-import glob
 import os
 import time
 import warnings
@@ -23,33 +23,31 @@ from typing import Any
 import numpy as np
 from tvm import IRModule
 
-from ..compiling.build import compile_module
 from ..compiling.coverage import coverage, macs_of
-from ..errors import AccuracyError, QuantizationError, QuantizationWarning
+from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from ..passes.rewrite import bindings_of
 from .analysis import QuantizedLayer, quantized_layers
 from .annotate import annotate, sites
 from .calibrate import calibrate
 from .config import QConfig, resolve_config
+from .control_groups import GroupSearch
 from .dataset import Batches, batches
 from .engines import engine_of, shared_engines
-from .judge import Goal, Judge, Metric, digest_of
+from .judge import Goal, Judge, Metric
 from .readers import OwnReaders, with_own_readers
 from .scales import groups_of
+from .search import BETTER, FIRST, MOST_PUT_BACK, Controlled, Search, first_enough, named, overridden, shown
 from .smooth import smoothed_groups
 from .stages import Stages, float_module, stages
 from .switchable import Observed, observations
-from .table import fingerprint
 from .tentative import tentative
-from .trials import Journal, SearchReport, Trial
+from .trials import Trial
 
 KEEP = ("auto", "int16", "float32")
 GOOD_SHARE = 0.9
 _ENOUGH = 0.9  # of the noise that float would remove: then 16 bits will do
 _SETTINGS_TRIED = 3  # with layers kept, if the best setting leaves less than GOOD_SHARE in 8 bits
-_MOST_PUT_BACK = 12
-_BETTER = 0.05  # dB that a setting must gain to be kept
 _LEAST_MARGIN = 0.1  # dB
 
 # fields of QConfig and the values tried, if the user left them alone
@@ -60,15 +58,6 @@ _SETTINGS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("weight_rounding", ("gptq", "adaround")),
     ("bias_correction", (True,)),
 )
-
-
-@dataclass(frozen=True)
-class Controlled:
-    """The result of a search. stages: of quantization with `config`, the one chosen; report: what was tried."""
-
-    stages: Stages
-    config: QConfig
-    report: SearchReport
 
 
 def control_accuracy(
@@ -83,29 +72,34 @@ def control_accuracy(
     max_drop: float | None = None,
     keep: str = "auto",
     samples: int = 64,
-    sensitivity_samples: int = 4,
+    sensitivity_samples: int | None = None,
     work: str | os.PathLike | None = None,
     progress: bool = False,
 ) -> Controlled:
     """Quantize a float model as accurately as requested, with as many multiply-accumulates in 8 bits as possible.
 
-    mod, params, dataset, config: as for `quantize`; fields of `config` that differ from their default stay as they are
+    If the configuration quantizes weights in groups, they get as few bits as possible instead.
+
+    mod, params, dataset, config: as for `quantize`; fields of `config` that differ from their default stay as they are.
+              Layers whose weights are in groups have the configuration's bits at least; those that must have more get
+              4, then 8, then float. AWQ and GPTQ are tried if there is a dataset
     validation_data: as `dataset`: what accuracy is measured on. None: the data that calibrate
     min_sqnr: signal-to-noise ratio of every output that is required, in dB, on the first `samples` batches of
               `validation_data`. Those of a model with states form a sequence
     metric:   function of a model, which it calls like an Engine (`model(image)`, `model.run({...})`), that returns a
-              number, higher for a better model
+              number, higher for a better model. With states it is an Engine: `-perplexity(LanguageModel(model), texts)`
     max_drop: by how much the metric may be lower than that of the float model
     keep:     where layers go that need more than 8 bits. "int16": 16-bit activations times 8-bit weights; "float32";
               "auto": 16 bits if that is about as good as float. On CPUs with 8-bit dot products float is faster
-    sensitivity_samples: batches on which the noise of each tensor is measured
+    sensitivity_samples: batches on which the noise of each tensor, or layer in groups, is measured. None: 4, for a
+              model with states `samples`
     work:     a folder in which each measurement is kept, so that an interrupted search goes on where it was; another
               folder for another metric
     progress: show what is being tried
 
     The result depends on nothing but the arguments. Warns with QuantizationWarning if less than 90 % of the
-    multiply-accumulates are in 8 bits. Raises AccuracyError if no setting is accurate enough: it names the best one and
-    has the report. Raises QuantizationError as `quantize` does.
+    multiply-accumulates are in 8 bits, or of the weights in groups. Raises AccuracyError if no setting is accurate
+    enough: it names the best one and has the report. Raises QuantizationError as `quantize` does.
 
     Source: NNCF's quantize_with_accuracy_control, whose drop is measured in the same way.
     """
@@ -114,26 +108,38 @@ def control_accuracy(
     config = resolve_config(config)
     if keep not in KEEP:
         raise QuantizationError(f"keep must be one of {', '.join(map(repr, KEEP))}, found {keep!r}")
-    if min(samples, sensitivity_samples) < 1:
+    if samples < 1 or (sensitivity_samples is not None and sensitivity_samples < 1):
         raise QuantizationError("samples and sensitivity_samples must be at least 1")
-    if config.dynamic or config.grouped or config.do_simulation:
+    if config.do_simulation or (config.dynamic and not config.grouped):
         raise QuantizationError(
-            "accuracy control needs calibrated integers: leave out dynamic, weight_only and do_simulation"
+            "accuracy control needs calibrated integers, or weights in groups: leave out do_simulation, and dynamic or "
+            "give it a group_size"
+        )
+    if config.grouped and keep == "int16":
+        raise QuantizationError(
+            "keep='int16' is for activations that calibration gives 8 bits: layers with weights in groups get 8 bits, "
+            "then float; leave keep out"
         )
     module = float_module(mod, params)
-    if dataset is None:
-        raise QuantizationError("accuracy control needs data: give a dataset")
-    data = batches(dataset, module.inputs)
+    data = None if dataset is None else batches(dataset, module.inputs)
     judged = data if validation_data is None else batches(validation_data, module.inputs)
-    with shared_engines(), _shown(progress) as show:
+    few = sensitivity_samples or (samples if module.states else 4)
+    if judged is None or (data is None and not config.grouped):
+        raise QuantizationError("accuracy control needs data: give a dataset")
+    with shared_engines(), shown(progress) as show:
         show("float model")
         judge = Judge(module, judged, samples, goal)
-        found = _Search(module, data, judge, config, keep, sensitivity_samples, work, show).run()
-    share = 1.0 if found.report.chosen is None else found.report.chosen.share
-    if share < GOOD_SHARE:
+        if config.grouped:
+            found = GroupSearch(module, data, judge, few, work, show, config).run()
+        else:
+            assert data is not None, "checked above"
+            found = _Search(module, data, judge, few, work, show, config, keep).run()
+    chosen = found.report.chosen
+    if chosen is not None and chosen.share < GOOD_SHARE:
+        size = "weights in float" if config.grouped else "multiply-accumulates in more than 8 bits"
         warnings.warn(
-            f"{found.report.goal} takes {100 * (1 - share):.0f} % of the multiply-accumulates in more than 8 bits: see "
-            "the report for what was tried",
+            f"{found.report.goal} takes {100 * (1 - chosen.share):.0f} % of the {size}: see the report for what was "
+            "tried",
             QuantizationWarning,
             stacklevel=2,
         )
@@ -152,6 +158,10 @@ class _State:
 
     def key(self) -> list[list[str]]:
         return [sorted(self.wide), sorted(self.in_float)]
+
+    def layers(self) -> dict[str, tuple[str, ...]]:
+        """As fields of a trial."""
+        return {"in_16_bits": tuple(sorted(self.wide)), "in_float": tuple(sorted(self.in_float))}
 
 
 class _Setting:
@@ -334,41 +344,37 @@ def kept(config: QConfig, state: _State) -> QConfig:
     """The configuration with layers kept in 16 bits and in float. 16 bits have steps enough for the largest values,
     which a calibrator for 8 bits may clip."""
     wide = {"precision": "int16", "calibrate_mode": "minmax"}
-    added: dict[str, dict[str, str]] = {glob.escape(name): wide for name in sorted(state.wide)}
-    added |= {glob.escape(name): {"precision": "float32"} for name in sorted(state.in_float)}
-    return replace(config, overrides={**config.overrides, **added})
+    added = {name: wide for name in sorted(state.wide)}
+    return overridden(config, {**added, **{name: {"precision": "float32"} for name in sorted(state.in_float)}})
 
 
 # ---- the search --------------------------------------------------------------------------------------------------
 
 
-class _Search:
+class _Search(Search):
     def __init__(
         self,
         module: QnnModule,
         data: Batches,
         judge: Judge,
-        config: QConfig,
-        keep: str,
-        sensitivity_samples: int,
+        few: int,
         work: str | os.PathLike | None,
         show: Callable[[str], None],
+        config: QConfig,
+        keep: str,
     ) -> None:
-        self._module, self._data, self._config = module, data, config
-        self._judge, self._goal = judge, judge.goal
-        self._keep, self._few, self._show = keep, sensitivity_samples, show
-        context = [fingerprint(module), digest_of(data), judge.digest, sensitivity_samples, judge.reference]
-        self._journal = Journal(work, repr(context))
-        self.report = SearchReport(self._goal.described(judge.reference), judge.reference)
+        super().__init__(module, data, judge, few, work, show)
+        self._data, self._config, self._keep = data, config, keep
 
     def run(self) -> Controlled:
+        """Raises AccuracyError if nothing is accurate enough."""
         tried: list[tuple[Trial, _Setting]] = []
         for trial, setting in self._settings():
             tried.append((trial, setting))
             if trial.reached:
-                done, _ = self._integers(setting, _State())
-                if done is not None:
-                    return done
+                integers = self._integers(setting, _State())
+                if integers.reached:
+                    return self.chosen(integers, setting.config)
         tried.sort(key=lambda pair: -pair[0].sqnr)
         found: list[tuple[float, _Setting, list[_State]]] = []
         for _, setting in tried[:_SETTINGS_TRIED]:
@@ -381,20 +387,14 @@ class _Search:
             done = self._accepted(setting, states)
             if done is not None:
                 return done
-        best = self.report.best
-        remedy = ", or allow layers in float (keep='auto')" if self._keep == "int16" else ""
-        raise AccuracyError(
-            f"no setting tried reaches {self.report.goal}; the best was {best.summary if best else 'none'}. Lower the "
-            f"goal, or give more data{remedy}",
-            self.report,
-        )
+        raise self.unreached(", or allow layers in float (keep='auto')" if self._keep == "int16" else "")
 
     # ---- settings of 8 bits
 
     def _settings(self) -> Iterator[tuple[Trial, _Setting]]:
         """Each setting with its trial. Those that come later build on the best of the earlier ones."""
         default = QConfig()
-        best = self._setting("as configured", self._config)
+        best = self._setting(FIRST, self._config)
         trial = self._trial(best, _State())
         yield trial, best
         for name, values in _SETTINGS:
@@ -404,10 +404,10 @@ class _Search:
             for value in values:
                 if not self._applies(base, name):
                     continue
-                setting = self._setting(_named(base.name, name, value), replace(base.config, **{name: value}))
+                setting = self._setting(named(base.name, name, value), replace(base.config, **{name: value}))
                 found = self._trial(setting, _State())
                 yield found, setting
-                if found.sqnr > trial.sqnr + _BETTER:
+                if found.sqnr > trial.sqnr + BETTER:
                     trial, best = found, setting
 
     def _applies(self, setting: _Setting, field: str) -> bool:
@@ -418,66 +418,32 @@ class _Search:
         return bool(groups_of(folded.ir["main"]) if field == "equalize" else smoothed_groups(folded))
 
     def _setting(self, name: str, config: QConfig) -> _Setting:
-        return _Setting(name, config, self._module, self._data)
+        return _Setting(name, config, self.module, self._data)
 
     # ---- trials
 
     def _trial(self, setting: _Setting, state: _State) -> Trial:
         """What the simulation of the whole model gives."""
-        self._show(_described(setting, state))
+        described = _described(setting, state)
+        self.show(described)
         started = time.perf_counter()
-        what = ["simulation", repr(setting.config), state.key()]
-        figures, known = self._journal.value(
-            what,
+        figures, known = self.journal.value(
+            ["simulation", repr(setting.config), state.key()],
             lambda: {
-                **self._judge.figures(engine_of(setting.module(state))),
+                **self.judge.figures(engine_of(setting.module(state))),
                 "share": setting.layers.share(state),
                 "seconds": time.perf_counter() - started,
             },
         )
-        return self._noted(setting, state, figures, False, known)
+        return self.noted(described, figures, compiled=False, repeated=known, **state.layers())
 
-    def _noted(
-        self, setting: _Setting, state: _State, figures: Mapping[str, Any], compiled: bool, known: bool
-    ) -> Trial:
-        sqnr = np.inf if figures["sqnr"] is None else float(figures["sqnr"])
-        trial = Trial(
-            _described(setting, state),
-            tuple(sorted(state.wide)),
-            tuple(sorted(state.in_float)),
-            float(figures["share"]),
-            sqnr,
-            figures["metric"],
-            float(figures["seconds"]),
-            compiled,
-            self._goal.reached(sqnr, figures["metric"], self._judge.reference),
-            known,
-        )
-        if all(_identity(t) != _identity(trial) for t in self.report.trials):
-            self.report.trials.append(trial)
-        return trial
+    def _integers(self, setting: _Setting, state: _State) -> Trial:
+        """What the integers give."""
 
-    def _integers(self, setting: _Setting, state: _State) -> tuple[Controlled | None, Trial]:
-        """The result, if what its integers compute is accurate enough, and their trial."""
-        config = kept(setting.config, state)
-        what = ["integers", repr(config)]
-        self._show(f"integers: {_described(setting, state)}")
-        started = time.perf_counter()
-        done: Stages | None = None
+        def size(done: Stages) -> dict[str, float]:
+            return {"share": coverage(done.result).share_in_8_bits}
 
-        def measure() -> dict[str, Any]:
-            nonlocal done
-            done = stages(self._module, None, self._data, config)
-            figures = self._judge.figures(compile_module(done.result))
-            share = coverage(done.result).share_in_8_bits
-            return {**figures, "share": share, "seconds": time.perf_counter() - started}
-
-        figures, known = self._journal.value(what, measure)
-        trial = self._noted(setting, state, figures, True, known)
-        if not trial.reached:
-            return None, trial
-        self.report.chosen = trial
-        return Controlled(done or stages(self._module, None, self._data, config), config, self.report), trial
+        return self.integers(_described(setting, state), kept(setting.config, state), size, **state.layers())
 
     # ---- layers
 
@@ -485,13 +451,14 @@ class _Search:
         """The first state whose integers are accurate enough. Where they are worse than their simulation, that must be
         better by as much."""
         margin = 0.0
+        least = self.judge.goal.min_sqnr
         while states:
-            done, trial = self._integers(setting, states[0])
-            if done is not None:
-                return done
+            trial = self._integers(setting, states[0])
+            if trial.reached:
+                return self.chosen(trial, kept(setting.config, states[0]))
             simulated = self._trial(setting, states[0])
             following = []
-            if self._goal.min_sqnr is not None and trial.sqnr < self._goal.min_sqnr:
+            if least is not None and trial.sqnr < least:
                 margin = max(margin + _LEAST_MARGIN, simulated.sqnr - trial.sqnr + _LEAST_MARGIN)
                 following = self._with_layers(setting, margin)
             states = following if following and following[0] not in states[:1] else states[1:]
@@ -500,34 +467,25 @@ class _Search:
     def _with_layers(self, setting: _Setting, margin: float) -> list[_State]:
         """States in which the simulation is accurate enough, by `margin` dB more than required: the smallest, then
         those of the path behind it."""
-        layers = setting.layers
-        path = layers.path(self._noise(setting), self._keep)
+        path = setting.layers.path(self._noise(setting), self._keep)
 
         def enough(state: _State) -> bool:
             trial = self._trial(setting, state)
-            return trial.reached and trial.sqnr >= (self._goal.min_sqnr or -np.inf) + margin
+            return trial.reached and trial.sqnr >= (self.judge.goal.min_sqnr or -np.inf) + margin
 
-        if not path or not enough(path[-1]):
-            return []
-        low, high = 0, len(path) - 1  # path[high] is accurate enough
-        while low < high:
-            middle = (low + high) // 2
-            if enough(path[middle]):
-                high = middle
-            else:
-                low = middle + 1
-        return [self._put_back(setting, path[high], enough), *path[high:]]
+        first = first_enough(path, enough)
+        return [] if first is None else [self._put_back(setting, path[first], enough), *path[first:]]
 
     def _noise(self, setting: _Setting) -> dict[str, float]:
         """Site → noise in the outputs when it alone is quantized."""
         found = {}
         for number, site in enumerate(setting.narrow):
-            self._show(f"{setting.name}: noise of tensor {number + 1} of {len(setting.narrow)}")
+            self.show(f"{setting.name}: noise of tensor {number + 1} of {len(setting.narrow)}")
 
             def measure(site: str = site) -> dict[str, Any]:
-                return {"noise": self._judge.noise(engine_of(setting.alone(site)), self._few)}
+                return {"noise": self.judge.noise(engine_of(setting.alone(site), stepped=True), self.few)}
 
-            value, _ = self._journal.value(["noise", repr(setting.config), site], measure)
+            value, _ = self.journal.value(["noise", repr(setting.config), site], measure)
             found[site] = float(value["noise"])
         return found
 
@@ -535,20 +493,11 @@ class _Search:
         """The state without layers that it does not need, those with most multiply-accumulates tried first."""
         layers = setting.layers
         names = sorted(state.wide | state.in_float, key=lambda name: (-layers.macs[name], name))
-        for name in names[:_MOST_PUT_BACK]:
+        for name in names[:MOST_PUT_BACK]:
             less = _State(state.wide - {name}, state.in_float - {name})
             if layers.share(less) > layers.share(state) and enough(less):
                 state = less
         return state
-
-
-def _identity(trial: Trial) -> tuple[Any, ...]:
-    return trial.setting, trial.in_16_bits, trial.in_float, trial.compiled
-
-
-def _named(base: str, field: str, value: Any) -> str:
-    added = field if value is True else f"{field}={value}"
-    return added if base == "as configured" else f"{base}, {added}"
 
 
 def _described(setting: _Setting, state: _State) -> str:
@@ -556,27 +505,3 @@ def _described(setting: _Setting, state: _State) -> str:
     parts += [f"{len(state.wide)} layers in 16 bits"] if state.wide else []
     parts += [f"{len(state.in_float)} layers in float"] if state.in_float else []
     return ", ".join(parts)
-
-
-class _shown:
-    """A function that shows what is being tried, on a line with a clock if `wanted`."""
-
-    def __init__(self, wanted: bool) -> None:
-        self._progress: Any = None
-        if wanted:
-            from rich.console import Console
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            columns = SpinnerColumn(), TextColumn("{task.completed:.0f} {task.description}"), TimeElapsedColumn()
-            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-
-    def __enter__(self) -> Callable[[str], None]:
-        if self._progress is None:
-            return lambda text: None
-        self._progress.start()
-        task = self._progress.add_task("", total=None)
-        return lambda text: self._progress.update(task, description=text.replace("[", "("), advance=1)
-
-    def __exit__(self, *error: Any) -> None:
-        if self._progress is not None:
-            self._progress.stop()

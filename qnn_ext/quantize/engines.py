@@ -51,10 +51,14 @@ def shared_engines() -> Iterator[None]:
         _cache.reset(token)
 
 
-def engine_of(module: QnnModule) -> Runner:
-    """What runs a float module on this machine."""
+def engine_of(module: QnnModule, stepped: bool = False) -> Runner:
+    """What runs a float module on this machine.
+
+    stepped: whether a module with states is only run and reset, and done with before the next is: then it shares its
+             program too. Otherwise it gets an engine of its own
+    """
     known = _cache.get()
-    if known is None or module.states:
+    if known is None or (module.states and not stepped):
         return compile_module(module)
     lifted, values = _lifted(module)
     key = tvm_ffi.structural_hash(lifted.ir)
@@ -92,7 +96,8 @@ class _Shared(ByPosition):
         return list(self._engine.run([*values, *self._constants]).values())
 
     def reset_state(self) -> None:
-        """Nothing: these modules have no states."""
+        """States at their initial values."""
+        self._engine.reset_state()
 
 
 def _lifted(module: QnnModule) -> tuple[QnnModule, list[np.ndarray]]:
@@ -107,7 +112,8 @@ def _lifted(module: QnnModule) -> tuple[QnnModule, list[np.ndarray]]:
                 name = f"constant_{len(values)}"
                 found[operand] = relax.Var(name, relax.TensorType(array.shape, "float32"))
                 values.append(np.ascontiguousarray(array))
-    with new.main([*new.function.params, *found.values()]):
+    count = len(module.inputs)
+    with new.main([*new.function.params[:count], *found.values(), *new.function.params[count:]]):
         for binding in new.bindings:
             new.bind(binding.var, new.substituted(_with_variables(binding.value, found)))
     specs = tuple(

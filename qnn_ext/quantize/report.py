@@ -84,30 +84,42 @@ def search_to_json(search: SearchReport) -> dict[str, Any]:
             "reference": search.reference,
             "chosen": chosen,
             "trials": [{**asdict(trial), **_lists(trial)} for trial in search.trials],
+            "noise": {
+                layer: {str(bits): noise for bits, noise in found.items()} for layer, found in search.noise.items()
+            },
         }
     )
 
 
 def _lists(trial: Trial) -> dict[str, Any]:
-    return {"in_16_bits": list(trial.in_16_bits), "in_float": list(trial.in_float)}
+    return {name: list(getattr(trial, name)) for name in ("in_4_bits", "in_8_bits", "in_16_bits", "in_float")}
+
+
+def trial_header(search: SearchReport) -> tuple[str, ...]:
+    """What stands above the cells of its trials."""
+    layers = _LAYERS_IN_GROUPS if search.in_groups else _LAYERS
+    return "setting", *layers, "in float", "SQNR", "metric", "time", "measured on"
+
+
+_LAYERS, _LAYERS_IN_GROUPS = ("MAC in 8 bits", "in 16 bits"), ("bits a weight", "in 4 bits", "in 8 bits")
 
 
 def trial_cells(trial: Trial, chosen: bool) -> tuple[str, ...]:
-    """A trial as text: setting, share in 8 bits, layers in 16 bits and in float, SQNR, metric, seconds, what it was."""
+    """A trial as text: setting, how much of it has few bits, how many layers have more and are in float, SQNR, metric,
+    seconds, what it was."""
     kind = "integers" if trial.compiled else "simulation"
+    layers: tuple[str, ...] = (f"{100 * trial.share:.1f} %", str(len(trial.in_16_bits)))
+    if trial.bits is not None:
+        layers = f"{trial.bits:.2f}", str(len(trial.in_4_bits)), str(len(trial.in_8_bits))
     return (
         trial.setting,
-        f"{100 * trial.share:.1f} %",
-        str(len(trial.in_16_bits)),
+        *layers,
         str(len(trial.in_float)),
         decibel(trial.sqnr),
         "" if trial.metric is None else f"{trial.metric:.6g}",
         "earlier" if trial.repeated else f"{trial.seconds:.1f} s",
         f"{kind}, chosen" if chosen else kind if not trial.reached else f"{kind}, enough",
     )
-
-
-TRIAL_HEADER = ("setting", "MAC in 8 bits", "in 16 bits", "in float", "SQNR", "metric", "time", "measured on")
 
 
 def _plain(value: Any) -> Any:
@@ -124,10 +136,10 @@ def _plain(value: Any) -> Any:
 def _trials(search: SearchReport) -> _Table:
     rows = tuple(trial_cells(trial, trial is search.chosen) for trial in search.trials)
     explanation = (
-        f"What was tried to reach: {search.goal}. SQNR is that of the worst output; layers in 16 bits and in float are "
-        "counted, and report.json names them."
+        f"What was tried to reach: {search.goal}. SQNR is that of the worst output; layers with more bits and in float "
+        "are counted, and report.json names them."
     )
-    return _Table("Search", explanation, TRIAL_HEADER, rows)
+    return _Table("Search", explanation, trial_header(search), rows)
 
 
 def _outputs(analysis: Analysis) -> _Table:

@@ -79,14 +79,9 @@ def stages(
     config = resolve_config(config)
     _check_operators(config)
     module = float_module(mod, params)
-    modules = {"fold": fold(module, config)}
-    if config.equalize:
-        modules["fold"] = equalize(modules["fold"])
-    dataset = (
-        None if dataset is None else batches(dataset, module.inputs)
-    )  # even what can be read only once is read twice
-    if config.smooth is not None and config.smooth != "awq":
-        modules["fold"] = smooth(modules["fold"], _needed(dataset, "smooth"), float(config.smooth))
+    # even what can be read only once is read twice
+    dataset = None if dataset is None else batches(dataset, module.inputs)
+    modules = {"fold": folded(module, config, dataset)}
     if config.grouped:
         modules["realize"] = quantize_groups(modules["fold"], config, dataset)
         return Stages(modules, CalibrationTable())
@@ -105,6 +100,16 @@ def stages(
     if not config.do_simulation:
         modules["realize"] = to_integers(modules["simulate"], config)
     return Stages(modules, ranges)
+
+
+def folded(module: QnnModule, config: QConfig, data: Batches | None) -> QnnModule:
+    """The stage "fold" of a float module."""
+    found = fold(module, config)
+    if config.equalize:
+        found = equalize(found)
+    if config.smooth is not None and config.smooth != "awq":
+        found = smooth(found, _needed(data, "smooth"), float(config.smooth))
+    return found
 
 
 def _needed(dataset: Batches | None, field: str) -> Batches:

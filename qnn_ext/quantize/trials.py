@@ -30,6 +30,10 @@ class Trial:
     compiled: whether integers were measured, and not their simulation in float
     reached:  whether this is accurate enough
     repeated: whether the figures come from an earlier, interrupted search
+
+    Of weights in groups, whose trials are all compiled:
+    in_4_bits, in_8_bits: layers that this trial gives so many bits, which are more than configured
+    bits:     of a weight in the mean, 32 in float; scales do not count. share: of the weights that are not in float
     """
 
     setting: str
@@ -42,13 +46,19 @@ class Trial:
     compiled: bool
     reached: bool
     repeated: bool = False
+    in_4_bits: tuple[str, ...] = ()
+    in_8_bits: tuple[str, ...] = ()
+    bits: float | None = None
 
     @property
     def summary(self) -> str:
         """The setting with its figures, in one line."""
         figures = "" if self.metric is None else f", metric {self.metric:.6g}"
         shown = "exact" if self.sqnr == math.inf else f"{self.sqnr:.1f} dB"
-        return f"{self.setting}: {shown}{figures}, {100 * self.share:.1f} % of the multiply-accumulates in 8 bits"
+        size = f"{100 * self.share:.1f} % of the multiply-accumulates in 8 bits"
+        if self.bits is not None:
+            size = f"{self.bits:.2f} bits a weight"
+        return f"{self.setting}: {shown}{figures}, {size}"
 
 
 @dataclass
@@ -57,12 +67,20 @@ class SearchReport:
 
     goal:   what was requested, in words; reference: the metric of the float model
     trials: in order; chosen: the one of the result, measured on its integers, None if the goal was not reached
+    noise:  of a search with weights in groups that came to layers: layer → bits → Σ over outputs of noise / signal when
+            that layer alone has its weights in so many bits
     """
 
     goal: str
     reference: float | None
     trials: list[Trial] = field(default_factory=list)
     chosen: Trial | None = None
+    noise: dict[str, dict[int, float]] = field(default_factory=dict)
+
+    @property
+    def in_groups(self) -> bool:
+        """Whether weights in groups were tried."""
+        return any(trial.bits is not None for trial in self.trials)
 
     @property
     def best(self) -> Trial | None:

@@ -11,6 +11,7 @@ import qnn_ext
 from qnn_ext.errors import InputError
 from qnn_ext.generation import LanguageModel, perplexity
 from qnn_ext.quantize import QConfig, quantize
+from tests.quantize.digits import DATA
 
 from .test_generate import engines, llama, model  # noqa: F401 (fixtures)
 
@@ -88,3 +89,38 @@ def test_the_command_shows_it_before_and_after(model, engines, cli, tmp_path):  
         (tmp_path / "texts.txt").write_text(text)
         code, _, error = cli(*command, "--perplexity", tmp_path / "texts.txt")
         assert code == 1 and message in error
+
+
+def test_the_command_searches_for_a_perplexity(model, engines, cli, tmp_path):  # noqa: F811
+    """--max-drop without a metric: by how much the perplexity may rise."""
+    program = torch.export.export(model, (torch.ones(1, 1, dtype=torch.int64), torch.arange(1)))
+    torch.export.save(program, tmp_path / "llama.pt2")
+    (tmp_path / "texts.txt").write_text("\n".join(" ".join(map(str, text)) for text in TEXTS))
+    tokens, places = np.array(TEXTS[0]), np.arange(len(TEXTS[0]))
+    names = [spec.name for spec in engines[1][0].inputs]
+    np.savez(tmp_path / "tokens.npz", **{names[0]: tokens[:, None], names[1]: places})
+    command = ["quantize", tmp_path / "llama.pt2", "-o", tmp_path / "llama.qnn", "--threads", 1]
+    command += ["--weight-only", "--bits", 4, "--group-size", 8, "--set", "weight_scale=mse"]
+    command += ["--set", "weight_rounding=gptq", "--set", "smooth=awq", "--max-drop", 0.5, "--skip", "blocks_1*"]
+    given = ["--data", tmp_path / "tokens.npz", "--perplexity", tmp_path / "texts.txt"]
+    code, out, error = cli(*command, *given, "--json")
+    assert code == 0, error
+    found = json.loads(out)
+    search, shown = found["search"], found["perplexity"]
+    assert search["goal"].startswith("metric of at least -") and search["reference"] == pytest.approx(-shown["before"])
+    chosen = search["trials"][search["chosen"]]
+    assert chosen["metric"] == pytest.approx(-shown["after"]) and shown["after"] <= shown["before"] + 0.5
+    assert 4 <= chosen["bits"] < 32 and set(chosen) >= {"in_4_bits", "in_8_bits", "in_float"}
+    code, out, error = cli(*command, *given)
+    assert code == 0 and "bits a weight" in " ".join(out.split()) and "perplexity" in out, error
+    for left_out, message in ((given[2:], "a search calibrates on data"), (given[:2], "--metric or --perplexity")):
+        code, _, error = cli(*command, *left_out)
+        assert code == 1 and message in error
+
+
+def test_a_model_without_a_cache_has_no_perplexity(cli, tmp_path):
+    digits = DATA / "digits_transformer_float32.onnx"
+    (tmp_path / "texts.txt").write_text("1 2 3")
+    command = ["quantize", digits, "--weight-only", "--data", DATA / "digits_calibration.npz", "--max-drop", 1]
+    code, _, error = cli(*command, "--perplexity", tmp_path / "texts.txt", "-o", tmp_path / "x.qnn")
+    assert code == 1 and "keep their cache in states; this model has no states" in error

@@ -259,7 +259,11 @@ def run_sequence(module, data) -> np.ndarray:
         ({"min_sqnr": 30, "keep": "int4"}, "keep must be one of 'auto', 'int16', 'float32'"),
         ({"min_sqnr": 30, "samples": 0}, "must be at least 1"),
         ({"min_sqnr": 30, "dataset": None}, "needs data"),
-        ({"min_sqnr": 30, "config": QConfig(dynamic=True)}, "leave out dynamic"),
+        (
+            {"min_sqnr": 30, "config": QConfig(dynamic=True)},
+            "and dynamic or give it a group_size",
+        ),
+        ({"min_sqnr": 30, "keep": "int16", "config": QConfig(weight_only=True)}, "get 8 bits, then float"),
         ({"metric": lambda model: None, "max_drop": 1}, "metric must return a number"),
         ({"metric": lambda model: float("nan"), "max_drop": 1}, "metric returned NaN"),
     ],

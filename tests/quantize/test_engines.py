@@ -9,6 +9,7 @@ from tvm import relax
 import qnn_ext
 from qnn_ext.errors import InputError
 from qnn_ext.interpreter import Interpreter
+from qnn_ext.passes.rewrite import straight_line
 from qnn_ext.quantize.engines import engine_of, shared_engines
 
 from .networks import float_module
@@ -47,3 +48,28 @@ def test_any_batch_size():
     with shared_engines():
         found = engine_of(dynamic)(batch)
     np.testing.assert_allclose(found, [Interpreter(module)(row[None])[0] for row in batch], rtol=1e-5, atol=1e-6)
+
+
+def test_modules_with_states_that_are_stepped():
+    """s ← s + x · W, one program for all W; each starts with its own states after a reset."""
+
+    def adding(seed):
+        w = np.random.default_rng(seed).normal(size=(4, 4)).astype(np.float32)
+        x, s = (relax.Var(name, relax.TensorType((1, 4), "float32")) for name in "xs")
+        builder = relax.BlockBuilder()
+        with straight_line(builder, "main", [x, s]) as returns:
+            new = builder.emit(relax.op.add(s, builder.emit(relax.op.matmul(x, relax.const(w)))))
+            returns(relax.Tuple([builder.emit(relax.op.negative(new)), new]))
+        specs = [qnn_ext.TensorSpec(name, (1, 4), "float32") for name in "xy"]
+        states = (qnn_ext.module.State("s", np.ones((1, 4), np.float32)),)
+        return qnn_ext.QnnModule(builder.get(), (specs[0],), (specs[1],), states), w
+
+    with shared_engines():
+        (one, w), (two, v) = adding(1), adding(2)
+        runners = [engine_of(module, stepped=True) for module in (one, two)]
+        assert runners[0]._engine is runners[1]._engine
+        assert engine_of(one) is not runners[0]._engine, "one that is not only stepped has an engine of its own"
+        for runner, weight in zip(runners, (w, v), strict=True):
+            runner.reset_state()
+            for step in (1, 2):
+                np.testing.assert_allclose(runner(X), -1 - step * (X @ weight), rtol=1e-5, atol=1e-6)

@@ -58,6 +58,22 @@ def test_a_search(analysis, tmp_path):
     assert stored["trials"][1]["sqnr"] is None and stored["trials"][0]["sqnr"] == 25.0
 
 
+def test_a_search_with_weights_in_groups(analysis, tmp_path):
+    layers = {"in_8_bits": ("dense",), "bits": 4.5}
+    trials = [
+        Trial("as configured", (), (), 1.0, 25.0, -3.5, 1.25, True, False, bits=4.0),
+        Trial("1 layers in 8 bits, 1 layers in float", (), ("conv",), 0.9, 31.0, -3.25, 2.0, True, True, **layers),
+    ]
+    search = SearchReport("metric of at least -3 − 0.3", -3.0, trials, trials[1], {"dense": {4: 1e-3, 8: 4e-6}})
+    text = write_report(analysis, tmp_path, "Quantization of x", search=search)[0].read_text()
+    assert "| setting | bits a weight | in 4 bits | in 8 bits | in float | SQNR |" in text
+    assert "| as configured | 4.00 | 0 | 0 | 0 | 25.0 dB | -3.5 | 1.2 s | integers |" in text
+    assert "| 4.50 | 0 | 1 | 1 | 31.0 dB | -3.25 | 2.0 s | integers, chosen |" in text
+    stored = json.loads((tmp_path / "report.json").read_text())["search"]
+    assert stored["trials"][1]["in_8_bits"] == ["dense"] and stored["noise"] == {"dense": {"4": 1e-3, "8": 4e-6}}
+    assert search.best is trials[1] and search.best.summary.endswith("31.0 dB, metric -3.25, 4.50 bits a weight")
+
+
 def test_json(analysis):
     found = json.loads(json.dumps(to_json(analysis), allow_nan=False))
     assert found["ranking"] == ["dense", "conv"] and found["samples"] == 7

@@ -24,6 +24,7 @@ from ...passes.rewrite import Emit, Rebuild
 from ..config import QConfig
 from ..dataset import Batches
 from .fitting import Fitted, fitted
+from .grid import GroupFormat
 from .layers import GroupedLayer, grouped_layers, weight_of
 from .matrices import with_matrices
 from .moments import second_moments
@@ -37,51 +38,69 @@ def quantize_groups(folded: QnnModule, config: QConfig, data: Batches | None = N
 
     Raises QuantizationError if there is nothing to quantize, data are missing, or weights or data are not finite.
     """
-    layers, notes = grouped_layers(folded, config)
-    if not layers:
-        raise QuantizationError(
-            f"{folded.source} has no product with constant weights that the configuration quantizes in groups: "
-            "leave out weight_only and group_size, or fewer layers in float"
-        )
-    folded, layers = with_matrices(folded, layers)
-    moments: dict[str, np.ndarray] = {}
-    needing = [f"weight_rounding={config.weight_rounding!r}"] if config.weight_rounding != "nearest" else []
-    needing += ["smooth='awq'"] if config.smooth == "awq" else []
-    if needing:
-        if data is None:
-            raise QuantizationError(f"{needing[0]} needs data: give a dataset, or leave it out")
-        moments = second_moments(folded, [layer.data for layer in layers.values() if layer.data is not None], data)
-    if config.smooth == "awq":
-        folded, moments = activation_aware(folded, layers, moments, config)
-    mod = _Conversion(layers, moments, config).of(folded.ir)
-    return replace(folded, ir=keep_packed(mod), notes=(*folded.notes, *notes))
+    prepared = Prepared.of(folded, config, data)
+    mod = Conversion(prepared, config).of(prepared.module.ir)
+    return replace(prepared.module, ir=keep_packed(mod))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A float module before its weights are quantized: all that shall be are matrices, with AWQ's factors in them.
+
+    layers: by variable; moments: of what GPTQ and AWQ need, by tensor
+    """
+
+    module: QnnModule
+    layers: Mapping[str, GroupedLayer]
+    moments: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, folded: QnnModule, config: QConfig, data: Batches | None) -> Prepared:
+        """Arguments and errors as of `quantize_groups`."""
+        layers, notes = grouped_layers(folded, config)
+        if not layers:
+            raise QuantizationError(
+                f"{folded.source} has no product with constant weights that the configuration quantizes in groups: "
+                "leave out weight_only and group_size, or fewer layers in float"
+            )
+        folded, layers = with_matrices(folded, layers)
+        moments: dict[str, np.ndarray] = {}
+        needing = [f"weight_rounding={config.weight_rounding!r}"] if config.weight_rounding != "nearest" else []
+        needing += ["smooth='awq'"] if config.smooth == "awq" else []
+        if needing:
+            if data is None:
+                raise QuantizationError(f"{needing[0]} needs data: give a dataset, or leave it out")
+            moments = second_moments(folded, [layer.data for layer in layers.values() if layer.data is not None], data)
+        if config.smooth == "awq":
+            folded, moments = activation_aware(folded, layers, moments, config)
+        return cls(replace(folded, notes=(*folded.notes, *notes)), layers, moments)
 
 
 @dataclass
-class _Conversion:
+class Conversion:
     """One walk over a module and the bodies of its loops, whose variables have the names of the loops before theirs."""
 
-    layers: Mapping[str, GroupedLayer]
-    moments: Mapping[str, np.ndarray]
+    prepared: Prepared
     config: QConfig
 
     def of(self, mod: IRModule, prefix: str = "") -> IRModule:
         """The walk."""
         new = Rebuild(mod["main"])
-        rows: dict[Any, Any] = {}  # data of products -> the same, quantized row by row
+        rows: dict[Any, Any] = {}
         with new.main():
             for binding in new.bindings:
                 value = new.substituted(binding.value)
                 name, loop = f"{prefix}{binding.var.name}", Loop.of(value)
                 if loop is not None:
                     value = with_changed_body(loop, partial(self.of, prefix=f"{name}.")).call()
-                elif name in self.layers:
-                    value = self._converted(value, self.layers[name], rows, new.builder.emit)
+                elif name in self.prepared.layers:
+                    value = self.converted(value, self.prepared.layers[name], rows, new.builder.emit)
                 new.bind(binding.var, value)
         return new.module()
 
-    def _converted(self, call: relax.Call, layer: GroupedLayer, rows: dict[Any, Any], emit: Emit) -> relax.Call:
-        found = self._fitted(call, layer)
+    def converted(self, call: relax.Call, layer: GroupedLayer, rows: dict[Any, Any], emit: Emit) -> relax.Call:
+        """What a layer becomes. rows: data of products → the same, quantized row by row"""
+        found = self.fitted(call, layer, layer.form(self.config))
         form, depth = found.grid.form, found.grid.depth
         integers, scale, zero_point = map(constant, found.grid.stored(found.integers))
         weight = emit(qnn.blockwise_dequantize(integers, scale, zero_point, depth, form.dtype, form.group(depth)))
@@ -89,25 +108,31 @@ class _Conversion:
             return with_data(call, weight)
         data = factors_of(call)[0]
         if self.config.dynamic:
-            if data not in rows:
-                rows[data] = _by_row(data, emit)
-            data = rows[data]
+            data = by_row(data, rows, emit)
         return with_data(call, data, emit(relax.op.permute_dims(weight)))
 
-    def _fitted(self, call: relax.Call, layer: GroupedLayer) -> Fitted:
+    def fitted(self, call: relax.Call, layer: GroupedLayer, form: GroupFormat) -> Fitted:
+        """The integers of a layer's weight."""
         weight = weight_of(call)
         assert weight is not None, "the layer was found by it"
-        moment = None if layer.data is None else self.moments.get(layer.data)
+        moment = None if layer.data is None else self.prepared.moments.get(layer.data)
         try:
-            return fitted(
-                weight, layer.form(self.config), layer.config.weight_scale, self.config.weight_rounding, moment
-            )
+            return fitted(weight, form, layer.config.weight_scale, self.config.weight_rounding, moment)
         except QuantizationError as error:
             raise QuantizationError(f"layer {layer.config.name!r}: {error}") from None
 
 
+def by_row(x: Any, known: dict[Any, Any], emit: Emit) -> Any:
+    """dequantize(quantize(x)) with a scale for each row: s = max |x| / 127, 1 for a row of zeros.
+
+    known: what this was made of before
+    """
+    if x not in known:
+        known[x] = _by_row(x, emit)
+    return known[x]
+
+
 def _by_row(x: Any, emit: Emit) -> Any:
-    """dequantize(quantize(x)) with a scale for each row: s = max |x| / 127, 1 for a row of zeros."""
     shape = static_shape(x)
     if shape is None or 0 in shape:
         return x
