@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import ai_edge_litert.schema_py_generated as schema
 import numpy as np
 import pytest
@@ -14,62 +12,10 @@ import qnn_ext
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
-from qnn_ext.numerics.packed import narrow_range, pack
 
-from .schema_models import TYPES, Sketch, quantization
+from .packed_models import OPS, UNITS, Weight, dense, lookup
+from .schema_models import TYPES, Sketch
 from .schema_models import pack as written
-
-OPS = schema.BuiltinOperator
-DTYPES = {2: TYPES.INT2, 4: TYPES.INT4, 8: TYPES.INT8}
-ROWS, UNITS = 3, 20
-
-
-@dataclass(frozen=True)
-class Weight:
-    """What a test quantizes: `scales` is "tensor", "channel" or the size of blocks."""
-
-    bits: int
-    scales: str | int = "channel"
-    zero_point: int = 0
-
-    def add(self, sketch: Sketch, shape: tuple[int, ...], rng: np.random.Generator) -> tuple[int, np.ndarray]:
-        """Its index in a model, and its real values."""
-        low, high = narrow_range(f"int{self.bits}")
-        values = rng.integers(low, high + 1, shape)
-        packed = pack(values.reshape(-1), f"int{self.bits}")
-        if isinstance(self.scales, int):
-            scale = rng.uniform(0.01, 0.1, (shape[0], shape[1] // self.scales)).astype(np.float16)
-            params = schema.QuantizationParametersT()
-            params.detailsType = schema.QuantizationDetails.BlockwiseQuantization
-            params.details = schema.BlockwiseQuantizationT()
-            params.details.scales = sketch.tensor(scale.shape, TYPES.FLOAT16, scale, name="scales")
-            params.details.blockSize = self.scales
-            real = values * np.repeat(scale.astype(np.float64), self.scales, axis=1)
-        else:
-            scale = rng.uniform(0.01, 0.1, shape[0] if self.scales == "channel" else 1).astype(np.float32)
-            params = quantization(scale.tolist(), [self.zero_point] * len(scale))
-            real = (values - self.zero_point) * scale.astype(np.float64).reshape(-1, *[1] * (len(shape) - 1))
-        return sketch.tensor(shape, DTYPES[self.bits], packed, params, name="weight"), real
-
-
-def dense(
-    weight: Weight, depth: int, asymmetric: bool = False, weight_only: bool = False, bias: bool = True
-) -> tuple[bytes, np.ndarray, np.ndarray]:
-    """FULLY_CONNECTED of floats: the file, the real weights, an input."""
-    rng, sketch = np.random.default_rng(depth), Sketch()
-    x = sketch.tensor((ROWS, depth), TYPES.FLOAT32, name="x")
-    w, real = weight.add(sketch, (UNITS, depth), rng)
-    if weight_only:
-        floats = sketch.tensor((UNITS, depth), TYPES.FLOAT32)
-        sketch.operator(OPS.DEQUANTIZE, [w], [floats], schema.DequantizeOptionsT(), version=6)
-        w = floats
-    b = sketch.tensor((UNITS,), TYPES.FLOAT32, np.zeros(UNITS, np.float32)) if bias else -1
-    y = sketch.tensor((ROWS, UNITS), TYPES.FLOAT32, name="y")
-    options = schema.FullyConnectedOptionsT()
-    options.asymmetricQuantizeInputs = asymmetric
-    sketch.operator(OPS.FULLY_CONNECTED, [x, w, b], [y], options, version=12)
-    sketch.graph.inputs, sketch.graph.outputs = [x], [y]
-    return sketch.bytes(), real, rng.normal(size=(ROWS, depth)).astype(np.float32)
 
 
 def litert(model: bytes, x: np.ndarray, kind: OpResolverType = OpResolverType.AUTO) -> np.ndarray:
@@ -175,16 +121,6 @@ def test_engine_and_file_keep_them_packed(weight: Weight, tmp_path) -> None:
 # ---- EMBEDDING_LOOKUP, CONV_2D ------------------------------------------------------------------------------------
 
 
-def lookup(weight: Weight, shape: tuple[int, ...], dtype: int = TYPES.FLOAT32) -> bytes:
-    sketch = Sketch()
-    i = sketch.tensor((5,), TYPES.INT32, name="i")
-    w, _ = weight.add(sketch, shape, np.random.default_rng(0))
-    y = sketch.tensor((5, *shape[1:]), dtype, name="y")
-    sketch.operator(OPS.EMBEDDING_LOOKUP, [i, w], [y], version=4)
-    sketch.graph.inputs, sketch.graph.outputs = [i], [y]
-    return sketch.bytes()
-
-
 @pytest.mark.parametrize("dtype", [TYPES.FLOAT32, TYPES.FLOAT16])
 @pytest.mark.parametrize("weight", [Weight(4), Weight(2), Weight(2, "tensor"), Weight(4, 32), Weight(2, 16)], ids=str)
 def test_lookups_equal_litert(weight: Weight, dtype: int) -> None:
@@ -221,9 +157,9 @@ def test_convolutions_equal_litert(kernel: int, scales: str) -> None:
 # ---- bad input ----------------------------------------------------------------------------------------------------
 
 
-def damaged(change, weight: Weight = Weight(4, 32)) -> bytes:
+def damaged(change) -> bytes:
     """A model with blocks whose description `change` has altered."""
-    model = schema.ModelT.InitFromPackedBuf(dense(weight, 64)[0], 0)
+    model = schema.ModelT.InitFromPackedBuf(dense(Weight(4, 32), 64)[0], 0)
     (tensor,) = (t for t in model.subgraphs[0].tensors if t.name == b"weight")
     change(model, tensor)
     return written(model)

@@ -9,6 +9,7 @@ import ai_edge_litert.schema_py_generated as schema
 import flatbuffers
 
 from tests.conformance.cases import Case, load_cases
+from tests.frontends.tflite.packed_models import Weight, decoder, dense, lookup
 
 from . import bundled
 
@@ -19,6 +20,18 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     for case in single_operators():
         yield f"{case.name}.tflite", case.model
         yield f"{case.name}.open.tflite", open_shapes(case.model)
+    yield from language_models()
+
+
+def language_models() -> Iterator[tuple[str, bytes]]:
+    """Weights of few bits, and a decoder with its cache, once more without the shapes of computed tensors."""
+    weights = {"int4": Weight(4), "int2": Weight(2), "blocks": Weight(4, 32)}
+    for name, weight in weights.items():
+        yield f"dense_{name}.tflite", dense(weight, 64)[0]
+        yield f"weight_only_{name}.tflite", dense(weight, 64, weight_only=True)[0]
+        yield f"lookup_{name}.tflite", lookup(weight, (9, 32))
+    yield "decoder.tflite", decoder()
+    yield "decoder.open.tflite", open_shapes(decoder())
 
 
 def single_operators() -> list[Case]:
