@@ -150,7 +150,7 @@ def _product_shape(data: TensorInfo, *weight: TensorInfo, **attributes: Any) -> 
 
 
 def _infer_dense(data: TensorInfo, *weight: TensorInfo, **attributes: Any) -> tuple[Shape, str]:
-    check_dtype(data, "float32")
+    check_dtype(data, *SCALE_DTYPES)
     return _product_shape(data, *weight, **attributes), "float32"
 
 
@@ -163,7 +163,7 @@ def _reference_dense(data: np.ndarray, *weight: np.ndarray, weight_dtype: str, g
         floats_of(scale).astype(np.float64), depth, group_size
     )
     with np.errstate(all="ignore"):
-        return (data.astype(np.float64) @ real.T).astype(np.float32)
+        return (floats_of(data).astype(np.float64) @ real.T).astype(np.float32)
 
 
 _PRODUCT = Traits(Kind.ACCUMULATOR, data=(Data("data"), WEIGHT), weight="weight", product=Product.MATRIX)
@@ -187,13 +187,14 @@ def blockwise_dense(
 ) -> relax.Call:
     """y[m, n] = Σ_k data[m, k] · w[n, k] in float32, with w as in `blockwise_dequantize`: weight-only quantization.
 
-    data: (M, K) float32; weight, scale, zero_point: as at the top of this module. The reference rounds the exact sum
-    once. Kernels compute, with all sums in float32 and in order,
+    data: (M, K) float32, float16 or the bits of bfloat16 as uint16; weight, scale, zero_point: as at the top of this
+    module. The reference rounds the exact sum once. Kernels compute, with all sums in float32 and in order,
 
         Σ_g (Σ_{k in g} data[m, k] · q[n, k] − zero_point[n, g] · Σ_{k in g} data[m, k]) · scale[n, g]
 
     which is within (group_size + G + 8) · 2⁻²⁴ · Σ_k |data[m, k]| · (|q[n, k]| + |zero_point[n, g]|) · |scale[n, g]| of
-    it for finite data, where 2^(bits − 1) is first subtracted from unsigned q and their zero points.
+    it for finite data, where 2^(bits − 1) is first subtracted from unsigned q and their zero points. Tensor cores
+    add 16 products of data in 16 bits, which are exact, at a time.
 
     Raises ShapeError. Source: com.microsoft MatMulNBits with accuracy_level 0 and 1.
     """

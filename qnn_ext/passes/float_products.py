@@ -3,6 +3,7 @@
     nn.conv2d (NHWC, constant weights)  → conv2d_accumulate
     matmul by a constant matrix         → dense_accumulate, all rows as one matrix
     matmul of two computed tensors      → batch_matmul_accumulate
+    blockwise_dense                     → the same of activations in 16 bits
 
 Their sums are rounded in another way than the interpreter's: one accumulator takes all products in order, each with one
 rounding, so that a sum of k products differs from the exact one by less than k · 2⁻²⁴ · Σ |a · b|. What no instruction
@@ -51,6 +52,7 @@ def float_products(mod: IRModule, target: Target) -> IRModule:
             return operands.note(emit(expr), expr)
         found = _conv2d(expr, target, operands, emit) if name == "nn.conv2d" else None
         found = _matmul(expr, target, operands, emit) if name == "matmul" else found
+        found = _blockwise(expr, target, operands, emit) if name == "qnn.blockwise_dense" else found
         changed = changed or found is not None
         return found
 
@@ -194,6 +196,19 @@ def _of_two(x: relax.Expr, y: relax.Expr, target: Target, operands: _Operands, e
             for value, shape in zip((data, columns), shapes, strict=True)
         )
         return qnn.batch_matmul_accumulate(first, second, FLOAT)
+    return None
+
+
+def _blockwise(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -> relax.Call | None:
+    """A product with block-wise quantized weights, of activations in the dtype that a kernel takes."""
+    data, weight = factors_of(call)
+    shape = static_shape(data)
+    if str(data.ty.dtype) == BITS:
+        return None
+    for dtype in dict.fromkeys(dtype for dtype, _ in operands.forms(data, data)):
+        probe = with_data(call, _like(shape, dtype), weight) if shape is not None else None
+        if dtype == FLOAT or (probe is not None and is_fast(probe, target)):
+            return None if str(data.ty.dtype) == dtype else with_data(call, operands.cast(data, dtype, emit), weight)
     return None
 
 

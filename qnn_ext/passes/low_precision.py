@@ -2,6 +2,8 @@
 
     float32(Σ round(x) · round(w))
 
+Of products with block-wise quantized weights, activations are rounded; their integers are exact in 16 bits.
+
 What a product is here does not depend on the target. Where an instruction multiplies such operands, `float_products`
 hands them over in 16 bits; elsewhere their rounded values are multiplied in float32.
 """
@@ -23,7 +25,7 @@ from ..op.relax_table import traits_of
 from ..qparams import PRECISIONS
 from .bodies import everywhere
 from .layout.propagation import rebuild
-from .rewrite import Emit, rewrite
+from .rewrite import Emit, op_name, rewrite
 
 HALVES = PRECISIONS[1:]
 
@@ -31,7 +33,7 @@ _LARGEST = float(np.finfo(np.float16).max)
 
 
 def at_precision(mod: IRModule, precision: str) -> IRModule:
-    """`mod` with all products of two float32 tensors, those of loops too, at this precision. Raises QnnError."""
+    """`mod` with all products of float32 activations, those of loops too, at this precision. Raises QnnError."""
     if precision not in PRECISIONS:
         raise QnnError(f"precision: must be one of {', '.join(map(repr, PRECISIONS))}, found {precision!r}")
     if precision == "float32":
@@ -43,7 +45,12 @@ def _at_precision(mod: IRModule, precision: str) -> IRModule:
     known: dict[Any, relax.Expr] = {}
 
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
-        return in_precision(value, emit, precision, known) if _is_float(value) else None
+        if _is_float(value):
+            return in_precision(value, emit, precision, known)
+        if op_name(value) == "qnn.blockwise_dense":
+            data, weight = factors_of(value)
+            return with_data(value, _operand(data, emit, precision, known), weight)
+        return None
 
     return rewrite(mod, rule)
 
@@ -64,17 +71,17 @@ def in_precision(
     known:    tensors that have been rounded before → their rounded values
     """
     known = {} if known is None else known
-    rounded = _half if precision == "float16" else _bfloat16
-
-    def operand(factor: relax.Expr) -> relax.Expr:
-        if constant_value(factor) is not None:
-            return rounded(factor, emit)
-        if factor not in known:
-            known[factor] = rounded(factor, emit)
-        return known[factor]
-
-    changed = with_data(product, *map(operand, factors_of(product)))
+    changed = with_data(product, *(_operand(factor, emit, precision, known) for factor in factors_of(product)))
     return rebuild(changed, changed.args, out_dtype="float32") if precision == "float16" else changed
+
+
+def _operand(factor: relax.Expr, emit: Emit, precision: str, known: dict[Any, relax.Expr]) -> relax.Expr:
+    rounded = _half if precision == "float16" else _bfloat16
+    if constant_value(factor) is not None:
+        return rounded(factor, emit)
+    if factor not in known:
+        known[factor] = rounded(factor, emit)
+    return known[factor]
 
 
 def _half(factor: relax.Expr, emit: Emit) -> relax.Expr:

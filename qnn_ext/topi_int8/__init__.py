@@ -35,6 +35,7 @@ for _name in (
     "cuda.ffma",
     "cuda.gemv",
     "cuda.blockwise",
+    "cuda.blockwise_mma",
     "cuda.depthwise",
     "cuda.tensor_core",
     "cpu.lowering",

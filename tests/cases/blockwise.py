@@ -8,6 +8,7 @@ import numpy as np
 from tvm import IRModule
 
 from qnn_ext import op as qnn
+from qnn_ext.numerics.bfloat16 import BITS, bits_of
 from qnn_ext.numerics.packed import floats_of, narrow_range, pack, unpack, zero_points
 from qnn_ext.op.base import constant
 from tests.passes.modules import module
@@ -80,11 +81,14 @@ def weight_of(
     return Weight(pack(values, dtype), stored, zero_point, dtype, group, depth)
 
 
-def float_product(rng: np.random.Generator, rows: int, weight: Weight) -> tuple[IRModule, list[np.ndarray]]:
-    """`blockwise_dense` of random data, and the data."""
-    data = rng.standard_normal((rows, weight.depth)).astype(np.float32)
+def float_product(
+    rng: np.random.Generator, rows: int, weight: Weight, dtype: str = "float32"
+) -> tuple[IRModule, list[np.ndarray]]:
+    """`blockwise_dense` of random data of float32, float16, or bits of bfloat16, and the data."""
+    values = rng.standard_normal((rows, weight.depth)).astype(np.float32)
+    data = bits_of(values) if dtype == BITS else values.astype(dtype)
     mod = module(
-        [(data.shape, "float32")], lambda emit, x: qnn.blockwise_dense(x, *weight.parts, weight.dtype, weight.group)
+        [(data.shape, dtype)], lambda emit, x: qnn.blockwise_dense(x, *weight.parts, weight.dtype, weight.group)
     )
     return mod, [data]
 
@@ -107,4 +111,4 @@ def int8_product(
 def bound_of(data: np.ndarray, weight: Weight) -> np.ndarray:
     """What `blockwise_dense` says of its kernels' distance from the reference."""
     steps = weight.group + weight.scale.shape[1] + 8
-    return steps * 2.0**-24 * (np.abs(data).astype(np.float64) @ weight.magnitudes().T)
+    return steps * 2.0**-24 * (np.abs(floats_of(data)).astype(np.float64) @ weight.magnitudes().T)

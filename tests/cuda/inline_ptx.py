@@ -121,6 +121,12 @@ def _mma_floats(match: re.Match[str], operands: list[list[str]]) -> str:
     return f"{{ {' '.join(arrays)} float d_[{len(d)}]; ptx::mma_floats<ptx::{value}>(d_, a_, b_, c_); {_results(d)} }}"
 
 
+def _fma_pair(match: re.Match[str], operands: list[list[str]]) -> str:
+    (to,), (a,), (b,), (c,) = operands
+    value, bits = {"f16": ("from_half", "exact_half"), "bf16": ("from_bfloat", "exact_bfloat")}[match[1]]
+    return f"{to} = ptx::fma_pair<ptx::{value}, ptx::{bits}>({a}, {b}, {c})"
+
+
 def _copy(match: re.Match[str], operands: list[list[str]]) -> str:
     (to,), (source,), (size,), *given = operands
     return f"ptx::cp_async({to}, (const void *)({source}), {size}, {given[0][0] if given else size})"
@@ -130,6 +136,7 @@ _INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], list[list[str]]], str]]]
     (r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16", _ldmatrix),
     (r"mma\.sync\.aligned\.m(8|16)n8k(16|32)\.row\.col\.s32\.([su]8)\.([su]8)\.s32", _mma),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(b?f16)\.\1\.f32", _mma_floats),
+    (r"fma\.rn\.(b?f16)x2", _fma_pair),
     (r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::\d+B)?", _copy),
     (r"cp\.async\.commit_group", lambda match, operands: "ptx::commit_group()"),
     (r"cp\.async\.wait_group", lambda match, operands: f"ptx::wait_group({operands[0][0]})"),

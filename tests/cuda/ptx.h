@@ -84,6 +84,33 @@ void mma_floats(float *d, const unsigned *a, const unsigned *b, const float *c) 
     }
 }
 
+// fma.rn of two floats of 16 bits.
+template <float (*VALUE)(unsigned short), unsigned short (*BITS)(double)>
+unsigned fma_pair(unsigned a, unsigned b, unsigned c) {
+  unsigned result = 0;
+  for (int shift = 0; shift < 32; shift += 16) {
+    auto value = [&](unsigned word) { return (double)VALUE((unsigned short)(word >> shift)); };
+    result |= (unsigned)BITS(value(a) * value(b) + value(c)) << shift;
+  }
+  return result;
+}
+
+// Only for values that need no rounding: what unpacks integers never does.
+inline unsigned short exact_half(double value) {
+  half narrow = (half)value;
+  unsigned short bits;
+  memcpy(&bits, &narrow, 2);
+  if ((double)narrow != value) fail("a rounded product of float16");
+  return bits;
+}
+inline unsigned short exact_bfloat(double value) {
+  float wide = (float)value;
+  unsigned bits;
+  memcpy(&bits, &wide, 4);
+  if ((double)wide != value || bits & 0xFFFF) fail("a rounded product of bfloat16");
+  return (unsigned short)(bits >> 16);
+}
+
 // cp.async: arrives as late as the waits of its thread allow, or at once.
 inline void perform(const emulator::Copy &copy) {
   memcpy(copy.to, copy.from, copy.bytes);

@@ -89,7 +89,7 @@ class Unpacking(DotInstruction):
 
     def lacks(self, workload: BlockwiseWorkload, target: Target) -> str | None:
         """Why it does not compute a workload."""
-        if workload.integers == self.of_floats:
+        if workload.data_dtype != ("float32" if self.of_floats else "int8"):
             return f"{workload.data_dtype} activations"
         if WIDTHS[workload.weight_dtype] != self.bits:
             return f"{workload.weight_dtype} weights"

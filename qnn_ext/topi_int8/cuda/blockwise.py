@@ -23,9 +23,9 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 
 from ...numerics import tir
-from ...numerics.packed import WIDTHS
+from ...numerics.packed import WIDTHS, packed_bytes
 from ...targets.families import CUDA, SHARED_BYTES
-from ..generic.blockwise import integer_at, scaled_sum, zero_at
+from ..generic.blockwise import integer_at, multiplied, scaled_sum, zero_at
 from ..schedule_util import extent, inline_epilogue
 from ..strategy import Implementation, register
 from ..workload import BlockwiseWorkload
@@ -63,6 +63,23 @@ def tile_of(workload: BlockwiseWorkload) -> tuple[int, int]:
     return max(0, min(most, fits[columns])), columns
 
 
+def bytes_of_weights(workload: BlockwiseWorkload) -> int:
+    """Bytes of the packed weights."""
+    return workload.n * packed_bytes(workload.k, workload.weight_dtype)
+
+
+def bytes_read(workload: BlockwiseWorkload) -> int:
+    """Bytes of weights that all blocks read: once for each tile of rows."""
+    return bytes_of_weights(workload) * -(-workload.m // tile_of(workload)[0])
+
+
+def instructions(workload: BlockwiseWorkload) -> float:
+    """Instructions of all threads, of which those that multiply decide: for four values of int8, two dp4a, three that
+    make a word of activations, and three that unpack the weights; for a float, a product, a sum, and six that unpack
+    a weight."""
+    return workload.macs * (2.0 if _by_words(workload) else 8.0)
+
+
 def compute(workload: BlockwiseWorkload, x: te.Tensor, operands: Sequence[te.Tensor], pad_value: int) -> te.Tensor:
     """The product, (M, N); parameters as of `generic.blockwise.compute`."""
     *_, weight, _, zero_point = operands
@@ -91,7 +108,7 @@ def _value(
     """The product of one column."""
     sums = "int32" if workload.integers else "float32"
     value = integer_at(weight, n, column, workload.weight_dtype).astype(tir.dtype_of(zero)) - zero
-    return x(m, column).astype(sums) * value.astype(sums)
+    return multiplied(workload, x(m, column)) * value.astype(sums)
 
 
 def values_of_word(workload: BlockwiseWorkload) -> int:
@@ -226,7 +243,7 @@ def _read(sch: Schedule, pieces: SBlockRV, operand: int, loop: LoopRV, size: int
         sch.vectorize(vector)
 
 
-def _refuses(workload: BlockwiseWorkload, target: Target) -> str | None:
+def refuses(workload: BlockwiseWorkload, target: Target) -> str | None:
     if workload.k % workload.group:
         return f"K is {workload.k}, no multiple of the groups' {workload.group}"
     if piece_of(workload) % LEAST_PIECE:
@@ -242,7 +259,7 @@ register(
         name="blockwise_pieces.cuda",
         priority=10,
         backends=(CUDA,),
-        refuses=_refuses,
+        refuses=refuses,
         compute=compute,
         schedule=schedule,
     ),

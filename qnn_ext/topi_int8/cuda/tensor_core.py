@@ -42,7 +42,7 @@ from ...targets.gpus import version_of
 from ..refusal import other_dtypes
 from ..schedule_util import extent, inline_epilogue
 from ..strategy import cheapest_first
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, Workload, is_float
+from ..workload import BatchMatmulWorkload, BlockwiseWorkload, Conv2dWorkload, Workload, is_float
 from . import gemm, intrin
 from .dp4a import refuses
 from .generic import bind_blocks
@@ -51,6 +51,7 @@ from .registration import cheapest, register_products
 OLDEST = 75  # with mma.sync of int8 and ldmatrix
 ASYNCHRONOUS = 80  # with cp.async and m16n8k32
 VECTOR = 16  # bytes of the widest access
+PAIR = 2  # columns of a lane that are neighbours anyway
 
 
 @dataclass(frozen=True)
@@ -167,11 +168,15 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm, run: int, apart: bool) -> float:
     gathers, copies = tile.rows * tile.depth / run, tile.columns * width / VECTOR
     products = tile.rows * tile.columns * width
     step = max(products / PRODUCTS, (loaded + copied) / SHARED_RATE, (gathers + copies) * GATHER)
-    busiest = -(-blocks // MULTIPROCESSORS)
-    of_block = tile.threads * tile.registers
-    together = max(1, min(busiest, REGISTERS // of_block, SHARED // tile.shared_bytes))
-    steps = padded.k // tile.depth
     own = (gathers * (APART if apart else 1) + copies) / tile.threads * COPY
+    return cycles(tile, blocks, padded.k // tile.depth, step, own, tile.registers, tile.shared_bytes)
+
+
+def cycles(tile: Tile, blocks: int, steps: int, step: float, own: float, registers: int, shared_bytes: int) -> float:
+    """Cycles of the busiest multiprocessor, if a step takes `step` of its busiest unit, and `own` of the copies that a
+    thread makes one after the other."""
+    busiest = -(-blocks // MULTIPROCESSORS)
+    together = max(1, min(busiest, REGISTERS // (tile.threads * registers), SHARED // shared_bytes))
     alone = LATENCY / min(tile.stages, steps) + own + step
     return steps * max(busiest * (step + STEP), -(-busiest // together) * alone)
 
@@ -184,7 +189,7 @@ def columns_of(workload: Workload, tile: Tile) -> Callable[[Any], Any] | None:
 
     Of every eight columns lane t has 2t and 2t + 1. Channels t·w/4 … (t + 1)·w/4 − 1 of a tile of w are put there.
     """
-    if isinstance(workload, BatchMatmulWorkload):
+    if isinstance(workload, BatchMatmulWorkload | BlockwiseWorkload):
         return None
     width = tile.of_warp[1]
     quarter = width // 4
@@ -193,7 +198,7 @@ def columns_of(workload: Workload, tile: Tile) -> Callable[[Any], Any] | None:
 
 def run_of(workload: Workload, tile: Tile) -> int:
     """The number of neighbours in n that a lane has."""
-    return 2 if isinstance(workload, BatchMatmulWorkload) else tile.of_warp[1] // 4
+    return tile.of_warp[1] // 4 if columns_of(workload, tile) else PAIR
 
 
 # ---- schedule --------------------------------------------------------------------------------------------------------
@@ -208,15 +213,15 @@ def schedule(
     gemm.as_gemm(sch, workload, output)
     width = tile.of_warp[1]
     epilogue, write = gemm.stage_output(sch, workload, output, tile.block, run_of(workload, tile), width)
-    row, column, warp = _bind(sch, write, tile)
+    row, column, warp = bind_warps(sch, write, tile)
     for block in (epilogue, product):
         sch.compute_at(block, warp, preserve_unit_loops=True)
     _multiply(sch, workload, product, tile, version_of(str(target.attrs["arch"])), kind)
-    _write(sch, workload, epilogue, write, row, column, tile)
+    write_fragments(sch, workload, epilogue, write, row, column, tile)
     bind_blocks(sch)
 
 
-def _bind(sch: Schedule, write: SBlockRV, tile: Tile) -> tuple[LoopRV, LoopRV, LoopRV]:
+def bind_warps(sch: Schedule, write: SBlockRV, tile: Tile) -> tuple[LoopRV, LoopRV, LoopRV]:
     """Blocks and warps for the tiles of the output. Returns the loops over a warp's rows and columns, and over warps.
 
     Neighbouring blocks share their rows, of which there are more than columns: these are in L2 only once.
@@ -236,43 +241,47 @@ def _multiply(
     sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, version: int, kind: intrin.Operands
 ) -> None:
     """Stage the operands step by step, and tensorize the product of each step."""
-    batch, row, column, k = sch.get_loops(product)[-4:]
+    shared = [sch.cache_read(product, index, "shared.dyn", [product]) for index in range(2)]
+    step = multiply_fragments(sch, product, tile.depth, version, kind)
+    run = gemm.run_of(workload)
+    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else VECTOR // kind.item)  # packed weights are padded
+    for block, together in zip(shared, runs, strict=True):
+        sch.compute_at(block, step, preserve_unit_loops=True)
+        copy_by_all(sch, block, together, tile)
+    overlap(sch, step, tile, version, 2)
+
+
+def multiply_fragments(sch: Schedule, product: SBlockRV, depth: int, version: int, kind: intrin.Operands) -> LoopRV:
+    """Tensorize a product of operands in shared memory, `depth` of k at a time; returns the loop over these steps."""
+    lead, row, column, k = sch.get_loops(product)[-4:]
     rows, row = sch.split(row, [None, intrin.M])
     columns, column = sch.split(column, [None, intrin.N])
-    step, fragment, k = sch.split(k, [None, tile.depth // kind.k, kind.k])
-    sch.reorder(batch, step, fragment, rows, columns, row, column, k)
-
-    shared = [sch.cache_read(product, index, "shared.dyn", [product]) for index in range(2)]
+    step, fragment, k = sch.split(k, [None, depth // kind.k, kind.k])
+    sch.reorder(lead, step, fragment, rows, columns, row, column, k)
     loaded = [sch.cache_read(product, index, "warp", [product]) for index in range(2)]
     sch.set_scope(product, 0, "warp")
     for block, name in zip(loaded, "ab", strict=True):
         sch.compute_at(block, fragment, preserve_unit_loops=True)
         _load(sch, block, name, kind)
-    run = gemm.run_of(workload)
-    runs = (run, run if isinstance(workload, BatchMatmulWorkload) else VECTOR // kind.item)  # packed weights are padded
-    for block, together in zip(shared, runs, strict=True):
-        sch.compute_at(block, step, preserve_unit_loops=True)
-        _copy(sch, block, together, tile)
-
     initial = sch.decompose_reduction(product, step)
-    _lay_out(sch, product, intrin.accumulator, intrin.N)
+    lay_out(sch, product, intrin.accumulator, intrin.N)
     of_bytes = intrin.M16N8K32 if version >= ASYNCHRONOUS else intrin.M8N8K16
     sch.tensorize(row, intrin.multiply(of_bytes if kind is intrin.INT8 else intrin.M16N8K16, kind))
     *_, first_rows, first_columns, first_row, _ = sch.get_loops(initial)
     sch.tensorize(first_row, intrin.clear(kind))
     for loop in (fragment, rows, columns, first_rows, first_columns):
         sch.unroll(loop)
-    _pipeline(sch, step, tile, version)
+    return step
 
 
-def _pipeline(sch: Schedule, step: LoopRV, tile: Tile, version: int) -> None:
-    """Overlap copying the operands of later steps, a step's first two statements, with this step's product, its
-    third."""
+def overlap(sch: Schedule, step: LoopRV, tile: Tile, version: int, copies: int, uses: int = 1) -> None:
+    """Overlap copying the operands of later steps, a step's first statements, with what uses this step's, its last
+    ones."""
     stages = min(tile.stages, extent(sch, step))
     if stages == 1:
         return
-    sch.annotate(step, "software_pipeline_stage", [0, 0, stages - 1])
-    sch.annotate(step, "software_pipeline_order", [0, 1, 2])
+    sch.annotate(step, "software_pipeline_stage", [0] * copies + [stages - 1] * uses)
+    sch.annotate(step, "software_pipeline_order", list(range(copies + uses)))
     if version >= ASYNCHRONOUS:
         sch.annotate(step, "software_pipeline_async_stages", [0])
 
@@ -283,12 +292,12 @@ def _load(sch: Schedule, block: SBlockRV, operand: str, kind: intrin.Operands) -
     rows, row = sch.split(row, [None, intrin.M])
     steps, k = sch.split(k, [None, kind.k])
     sch.reorder(rows, steps, row, k)
-    _lay_out(sch, block, kind.operand_a if operand == "a" else kind.operand_b, kind.k)
+    lay_out(sch, block, kind.operand_a if operand == "a" else kind.operand_b, kind.k)
     sch.unroll(rows)
     sch.tensorize(row, intrin.load(operand, kind))
 
 
-def _lay_out(sch: Schedule, block: SBlockRV, place: Callable[[Any, Any], tuple[Any, Any]], width: int) -> None:
+def lay_out(sch: Schedule, block: SBlockRV, place: Callable[[Any, Any], tuple[Any, Any]], width: int) -> None:
     """Lay out a block's result as fragments of 16 × width: (..., row, column) is (..., tile, tile, lane, register)."""
 
     def layout(*indices: Any) -> list[Any]:
@@ -299,7 +308,7 @@ def _lay_out(sch: Schedule, block: SBlockRV, place: Callable[[Any, Any], tuple[A
     sch.transform_layout(block, ("write", 0), tirx.IndexMap.from_func(layout, ndim=axes, index_dtype="int32"))
 
 
-def _copy(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
+def copy_by_all(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
     """Schedule an operand's copy to shared memory, with its gathering or padding, by all threads, `run` values each."""
     for producer in sch.get_producers(block):
         if has(sch, producer, OPERAND):
@@ -315,7 +324,7 @@ def _copy(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
     sch.storage_align(block, 0, row_axis, tile.depth, intrin.PAD // tile.item)
 
 
-def _write(
+def write_fragments(
     sch: Schedule, workload: Workload, epilogue: SBlockRV, write: SBlockRV, row: LoopRV, column: LoopRV, tile: Tile
 ) -> None:
     """Store a lane's rows and columns of the output, in the order of `intrin.accumulator`, each run as vectors."""

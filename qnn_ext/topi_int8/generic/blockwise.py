@@ -4,7 +4,7 @@ bytes. Priority 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import te, tirx
@@ -25,8 +25,13 @@ Expr = Any
 
 
 def real(value: Expr) -> Expr:
-    """A scale, or a zero point that is a float, as float32."""
+    """A scale, a zero point or an activation that is a float, as float32."""
     return bfloat16.from_bits_expression(value) if tir.dtype_of(value) == bfloat16.BITS else value.astype("float32")
+
+
+def multiplied(workload: BlockwiseWorkload, activation: Expr) -> Expr:
+    """An activation in the dtype of sums."""
+    return activation.astype("int32") if workload.integers else real(activation)
 
 
 def integer_at(weight: te.Tensor, row: Expr, column: Expr, dtype: str) -> Expr:
@@ -56,7 +61,7 @@ def compute(workload: BlockwiseWorkload, x: te.Tensor, operands: Sequence[te.Ten
         whole = depth % group == 0
         column = k if whole else tirx.min(k, depth - 1)
         zero = zero_at(zero_point, n, g, dtype)
-        product = x(m, column).astype(sums) * (
+        product = multiplied(workload, x(m, column)) * (
             integer_at(weight, n, column, dtype).astype(tir.dtype_of(zero)) - zero
         ).astype(sums)
         return product if whole else tirx.Select(k < depth, product, tirx.const(0, sums))
@@ -76,17 +81,25 @@ def scaled_sum(workload: BlockwiseWorkload, dots: te.Tensor, operands: Sequence[
     *scales, _, scale, _ = operands
     g = te.reduce_axis((0, workload.groups), "g")
 
-    def scaled(m: Expr, n: Expr) -> Expr:
-        unit = real(scale(n, g))
-        if workload.integers and not workload.row_scales:
-            unit = scales[0](m, g) * unit
-        return tir.fence(dots(m, n, g).astype("float32") * unit)
+    def term(m: Expr, n: Expr) -> Expr:
+        return scaled(workload, dots(m, n, g), real(scale(n, g)), lambda: scales[0](m, g))
 
-    shape = workload.m, workload.n
-    acc = te.compute(shape, lambda m, n: te.sum(scaled(m, n), axis=g), name="blockwise")
+    acc = te.compute((workload.m, workload.n), lambda m, n: te.sum(term(m, n), axis=g), name="blockwise")
+    return scaled_rows(workload, acc, scales)
+
+
+def scaled(workload: BlockwiseWorkload, dot: Expr, unit: Expr, data_scale: Callable[[], Expr]) -> Expr:
+    """A group's sum of products as float32, times its scales."""
+    if workload.integers and not workload.row_scales:
+        unit = data_scale() * unit
+    return tir.fence(dot.astype("float32") * unit)
+
+
+def scaled_rows(workload: BlockwiseWorkload, acc: te.Tensor, scales: Sequence[te.Tensor]) -> te.Tensor:
+    """The sums of all groups (M, N) times the rows' scales, if there are such."""
     if not workload.row_scales:
         return acc
-    return te.compute(shape, lambda m, n: tir.fence(acc(m, n) * scales[0](m, 0)), name="by_row")
+    return te.compute((workload.m, workload.n), lambda m, n: tir.fence(acc(m, n) * scales[0](m, 0)), name="by_row")
 
 
 def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target) -> None:
