@@ -36,6 +36,7 @@ for _name in (
     "cuda.gemv",
     "cuda.blockwise",
     "cuda.blockwise_mma",
+    "cuda.blockwise_tiles",
     "cuda.depthwise",
     "cuda.tensor_core",
     "cpu.lowering",

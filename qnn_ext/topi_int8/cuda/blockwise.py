@@ -26,7 +26,7 @@ from ...numerics import tir
 from ...numerics.packed import WIDTHS, packed_bytes
 from ...targets.families import CUDA, SHARED_BYTES
 from ..generic.blockwise import integer_at, multiplied, scaled_sum, zero_at
-from ..schedule_util import extent, inline_epilogue
+from ..schedule_util import extent, inline_epilogue, largest_divisor
 from ..strategy import Implementation, register
 from ..workload import BlockwiseWorkload
 from .fallback import schedule_of
@@ -74,10 +74,10 @@ def bytes_read(workload: BlockwiseWorkload) -> int:
 
 
 def instructions(workload: BlockwiseWorkload) -> float:
-    """Instructions of all threads, of which those that multiply decide: for four values of int8, two dp4a, three that
-    make a word of activations, and three that unpack the weights; for a float, a product, a sum, and six that unpack
-    a weight."""
-    return workload.macs * (2.0 if _by_words(workload) else 8.0)
+    """Instructions of all threads, of which those that multiply decide: as counted in the machine code of sm_80, for
+    four values of int8 two dp4a and four that unpack weights and gather activations; for others a product, a sum, and
+    six that make a float of a weight."""
+    return workload.macs * (1.5 if _by_words(workload) else 8.0)
 
 
 def compute(workload: BlockwiseWorkload, x: te.Tensor, operands: Sequence[te.Tensor], pad_value: int) -> te.Tensor:
@@ -171,7 +171,7 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target) -> None
     if extent(sch, n) != workload.n or math.prod(extent(sch, loop) for loop in lead) != workload.m:
         schedule_of("blockwise")(sch, workload, target)  # an epilogue that moves elements
         return
-    of_block = tile_of(workload)
+    of_block, threads = tile_of(workload), threads_of(workload)
     rows, row = sch.split(sch.fuse(*lead) if lead else sch.add_unit_loop(n), [None, of_block[0]])
     columns, column = sch.split(n, [None, of_block[1]])
     sch.reorder(rows, columns, row, column)
@@ -189,8 +189,8 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target) -> None
     scales = [sch.cache_read(accumulator, index, "shared") for index in range(1, len(sch.get(accumulator).reads))]
     for block in scales:  # one thread alone would wait for each
         sch.compute_at(block, columns, preserve_unit_loops=True)
-        _bind(sch, block, sch.fuse(*sch.get_loops(block)[-2:]))
-    _bind(sch, None, sch.fuse(row, column))  # last: TVM takes all threads for columns of the block
+        _bind(sch, block, sch.fuse(*sch.get_loops(block)[-2:]), threads)
+    _bind(sch, None, sch.fuse(row, column), threads)  # last: TVM takes all threads for columns of the block
     _multiply(sch, workload, pieces, copy)
     bind_blocks(sch)
 
@@ -198,15 +198,15 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target) -> None
 def _multiply(sch: Schedule, workload: BlockwiseWorkload, pieces: SBlockRV, copy: SBlockRV) -> None:
     """Pieces over threads, each for all rows, the weights of a piece and a row's activations in registers."""
     row, column, piece = sch.get_loops(copy)[-3:]
-    values = piece_of(workload)
+    values, threads = piece_of(workload), threads_of(workload)
     itemsize = np.dtype(workload.data_dtype).itemsize
     if _keeps_rows(workload):
         sch.reorder(piece, column, row)
-        of_x = _bind(sch, copy, piece)
+        of_x = _bind(sch, copy, piece, threads)
         sch.unroll(column)
     else:
         sch.reorder(column, piece, row)
-        column, of_x = _bind(sch, copy, sch.fuse(column, piece)), row
+        column, of_x = _bind(sch, copy, sch.fuse(column, piece), threads), row
     sch.compute_at(pieces, row, preserve_unit_loops=True)
     j = sch.get_loops(pieces)[-1]
     _read(sch, pieces, WEIGHT, column, values * WIDTHS[workload.weight_dtype] // 8)
@@ -221,9 +221,16 @@ def _keeps_rows(workload: BlockwiseWorkload) -> bool:
     return workload.k // piece_of(workload) >= THREADS and size <= KEPT
 
 
-def _bind(sch: Schedule, shared: SBlockRV | None, loop: LoopRV) -> LoopRV:
+def threads_of(workload: BlockwiseWorkload) -> int:
+    """Threads of a block. Where they share columns and pieces, all have the same number of them: TVM cannot schedule
+    the rest."""
+    shared = tile_of(workload)[1] * (workload.k // piece_of(workload))
+    return THREADS if _keeps_rows(workload) else largest_divisor(shared, THREADS)
+
+
+def _bind(sch: Schedule, shared: SBlockRV | None, loop: LoopRV, threads: int) -> LoopRV:
     """Share a loop between the threads of a block; rows of what it leaves in shared memory begin in different banks."""
-    _, thread = sch.split(loop, [None, THREADS])
+    _, thread = sch.split(loop, [None, threads])
     sch.bind(thread, "threadIdx.x")
     if shared is not None:
         sch.storage_align(shared, 0, len(sch.get(shared).writes[0].region) - 2, BANKS, 1)

@@ -30,7 +30,6 @@ from .generic import bind_blocks
 from .unpacking import WORD, Form, unpack, values_of_word
 
 SHARED, STATIC = "shared.dyn", "shared"
-FIRST = -2  # of the places where TVM may compute a block
 
 
 # ---- choice ----------------------------------------------------------------------------------------------------------
@@ -155,7 +154,7 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target, tile: T
     sch.reorder(step, group, m, n)
     sch.compute_at(dots, group, preserve_unit_loops=True)
     weight, packed = sch.get_sblock(grouped.WEIGHT), sch.get_sblock(grouped.PACKED)
-    parameters = _parameters(sch)
+    parameters = grouped.parameters_of(sch)
     # bytes that are read only once would share the memory of what they become, whose words other threads still read
     once = workload.groups * steps.width == tile.depth
     scope = STATIC if once else SHARED
@@ -166,7 +165,7 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target, tile: T
     inner = tensor_core.multiply_fragments(sch, dots, min(tile.depth, steps.width), version, kind)
     _add(sch, total, step, m, n)
     for block in parameters:
-        sch.compute_at(block, step, preserve_unit_loops=True, index=FIRST)
+        sch.compute_at(block, step, preserve_unit_loops=True, index=grouped.FIRST)
         _share(sch, sch.get_loops(block)[-2:], tile)
     copied = step if steps.of_group == 1 else inner
     for block in (data, weight, packed):
@@ -178,11 +177,6 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target, tile: T
     tensor_core.overlap(sch, copied, tile, version, copies, 2)
     tensor_core.write_fragments(sch, workload, epilogue, write, row, column, tile)
     bind_blocks(sch)
-
-
-def _parameters(sch: Schedule) -> list[SBlockRV]:
-    names = {sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))}
-    return [sch.get_sblock(name) for name in grouped.PARAMETERS if name in names]
 
 
 def _copy_bytes(sch: Schedule, workload: BlockwiseWorkload, packed: SBlockRV, tile: Tile) -> None:

@@ -115,8 +115,8 @@ def tiles(workload: Workload) -> dict[Tile, float]:
     return cheapest_first(costs)
 
 
-def tile_cost(tile: Tile, sizes: gemm.Gemm, instruction: Instruction) -> float:
-    """Warp instructions that the busiest multiprocessor issues.
+def tile_cost(tile: Tile, sizes: gemm.Gemm, instruction: Instruction, more: float = 0.0) -> float:
+    """Warp instructions that the busiest multiprocessor issues. more: other instructions of a thread.
 
     In each step of a word of k a thread multiplies once per accumulator, loads its rows and columns from shared memory,
     and does its share of the copies into it; a step's barriers cost what few warps cannot hide. Blocks run in waves.
@@ -129,7 +129,7 @@ def tile_cost(tile: Tile, sizes: gemm.Gemm, instruction: Instruction) -> float:
     steps, barriers = padded.k / instruction.depth, padded.k / tile.depth * BARRIERS
     busiest = -(-blocks // MULTIPROCESSORS)
     hidden = min(1.0, busiest * tile.threads / RESIDENT)
-    issued = busiest * tile.threads / WARP * (steps * (products + loads + copies) + barriers)
+    issued = busiest * tile.threads / WARP * (steps * (products + loads + copies) + barriers + more)
     return issued / rate(hidden)
 
 
@@ -152,7 +152,7 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile, inst
     for block in (epilogue, write):
         *_, rows, columns = sch.get_loops(block)
         sch.unroll(rows)
-        _vectorize(sch, block, math.gcd(gemm.gemm_of(workload).n, QUARTER), columns)
+        vectorize(sch, block, math.gcd(gemm.gemm_of(workload).n, QUARTER), columns)
     bind_blocks(sch)
 
 
@@ -184,7 +184,8 @@ def multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, i
     sch.reorder(step, word, row, column, value)
     sides = ((tile.rows, tile.thread_rows), (tile.columns, tile.thread_columns))
     for operand, (size, own), run in zip(operands, sides, runs, strict=True):
-        place(sch, operand, (step, word), size, own, tile, run, instruction)
+        thread = place(sch, operand, (step, word), size, own, tile, instruction.loaded, instruction)
+        load(sch, operand, thread, run)
     sch.unroll(row)
     sch.unroll(column)
     initial = sch.decompose_reduction(product, step)
@@ -239,14 +240,11 @@ def place(
     size: int,
     own: int,
     tile: Tile,
-    run: int,
+    chunk: int,
     instruction: Instruction,
-) -> None:
+) -> LoopRV:
     """Copy an operand's `size` rows to shared memory once a step, and `own` of them to registers once a word, which are
-    the two `loops`.
-
-    `run` values of k are loaded at once.
-    """
+    the two `loops`. A thread copies `chunk` values of k at a time; returns the loop over threads."""
     quarters, depth = own // QUARTER, instruction.depth
     step, word = loops
 
@@ -257,24 +255,30 @@ def place(
         return [*lead, row // size, k // depth, *place_, k % depth]
 
     sch.compute_at(operand.own, word, preserve_unit_loops=True)
-    _vectorize(sch, operand.own, QUARTER * depth, sch.fuse(*sch.get_loops(operand.own)[-2:]))
+    vectorize(sch, operand.own, QUARTER * depth, sch.fuse(*sch.get_loops(operand.own)[-2:]))
     sch.transform_layout(operand.shared, ("write", 0), shared_layout)
     sch.compute_at(operand.shared, step, preserve_unit_loops=True)
     row, k = sch.get_loops(operand.shared)[-2:]
-    chunk, _ = sch.split(k, [None, instruction.loaded])
+    chunks, _ = sch.split(k, [None, chunk])
     threads = [tile.rows // tile.thread_rows, tile.columns // tile.thread_columns]
-    outer, thread_m, thread_n = sch.split(sch.fuse(row, chunk), [None, *threads])
+    outer, thread_m, thread_n = sch.split(sch.fuse(row, chunks), [None, *threads])
     sch.bind(thread_m, "threadIdx.y")
     sch.bind(thread_n, "threadIdx.x")
     sch.unroll(outer)
-    sch.compute_at(operand.loaded, thread_n, preserve_unit_loops=True)
+    vectorize(sch, operand.shared, depth)
+    return thread_n
+
+
+def load(sch: Schedule, operand: Operand, thread: LoopRV, run: int) -> None:
+    """Load what a thread copies, `run` values at once."""
+    sch.compute_at(operand.loaded, thread, preserve_unit_loops=True)
     *_, outer, k = sch.get_loops(operand.loaded)
     sch.unroll(outer)
     (sch.vectorize if run > 1 else sch.unroll)(k)
-    _vectorize(sch, operand.shared, depth)
 
 
-def _vectorize(sch: Schedule, block: SBlockRV, lanes: int, loop: LoopRV | None = None) -> None:
+def vectorize(sch: Schedule, block: SBlockRV, lanes: int, loop: LoopRV | None = None) -> None:
+    """Vectorize the last loop of a block, or another one, `lanes` iterations at a time."""
     outer, inner = sch.split(sch.get_loops(block)[-1] if loop is None else loop, [None, lanes])
     sch.unroll(outer)
     if lanes > 1:

@@ -39,7 +39,7 @@ from ...numerics import bfloat16
 from ...numerics.annotations import OPERAND
 from ...numerics.tir import dtype_of
 from ..schedule_util import changed_block, resolve_groups
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload, is_float
+from ..workload import AnyWorkload, BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload, is_float
 
 ACCUMULATOR = "gemm"
 WORD = 4
@@ -83,7 +83,7 @@ class BlockSize:
         return Gemm(gemm.batch, m, n, k)
 
 
-def gemm_of(workload: Workload) -> Gemm:
+def gemm_of(workload: AnyWorkload) -> Gemm:
     """The sizes of a workload's product, without padding."""
     if isinstance(workload, Conv2dWorkload):
         groups = workload.groups
@@ -256,7 +256,7 @@ def _place(workload: Conv2dWorkload, n: Any, y: Any, x: Any, c: Any) -> tuple[An
     return c // channels, m, c % channels
 
 
-def as_gemm(sch: Schedule, workload: Workload, output: SBlockRV) -> None:
+def as_gemm(sch: Schedule, workload: AnyWorkload, output: SBlockRV) -> None:
     """Give the output block, whatever its shape, loops over (b, m, n), and reads and writes by them; no b if it is 1.
 
     The output has the workload's shape, or for products without `columns` another order of its elements, such as merged
@@ -304,7 +304,7 @@ def _resolve_rows(sch: Schedule, output: SBlockRV) -> None:
 
 
 def stage_output(
-    sch: Schedule, workload: Workload, output: SBlockRV, block: BlockSize, run: int, permuted: int
+    sch: Schedule, workload: AnyWorkload, output: SBlockRV, block: BlockSize, run: int, permuted: int
 ) -> list[SBlockRV]:
     """Split the output block, after `as_gemm`, in two over whole tiles: the epilogue into registers, and their store.
 

@@ -21,12 +21,14 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from ...numerics.annotations import OPERAND
 from ...numerics.packed import WIDTHS, packed_bytes
+from ...numerics.tir import dtype_of
 from ...targets.families import CUDA
-from ..generic.blockwise import integer_at, real, scaled, scaled_rows, zero_at
+from ..generic.blockwise import integer_at, multiplied, real, scaled, scaled_rows, zero_at
 from ..strategy import Implementation, register
 from ..workload import BlockwiseWorkload
 from . import blockwise, gemm
@@ -36,6 +38,8 @@ from .unpacking import Form
 DOTS, WEIGHT, PACKED, SUMS = "dots", "weight", "packed", "group_sums"
 PARAMETERS = ("scales", "data_scales", "zeros", "sums_of_rows")
 """Stages with a value for each group of a row or a column."""
+FIRST = -2
+"""Of the places in a loop where TVM may compute a block."""
 
 Expr = Any
 
@@ -123,7 +127,7 @@ def compute(
         steps.width,
         workload.groups,
     )
-    data = _data(workload, x, rows, width)
+    data = _data(workload, x, rows, width, form)
     values = _values(workload, weight, columns, width, form)
 
     def row(m: Expr) -> Expr:
@@ -177,28 +181,19 @@ def _padded(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def _data(workload: BlockwiseWorkload, x: te.Tensor, rows: int, width: int) -> te.Tensor:
-    return _spread(
-        x, workload.m, rows, workload.groups, workload.group, workload.k, width, run_of(workload), "data", OPERAND
-    )
+def _data(workload: BlockwiseWorkload, x: te.Tensor, rows: int, width: int, form: Form) -> te.Tensor:
+    """A, of the values that are multiplied."""
+    placed = Placed(workload.m, rows, workload.groups, workload.group, workload.k, width, run_of(workload))
+    return _spread(x, placed, "data", OPERAND, lambda value: value if x.dtype == form.dtype else real(value))
 
 
 def _values(workload: BlockwiseWorkload, weight: te.Tensor, columns: int, width: int, form: Form) -> te.Tensor:
     """B, from its packed bytes."""
     bits, dtype = WIDTHS[workload.weight_dtype], workload.weight_dtype
     of_group = workload.group * bits // 8 if workload.groups > 1 else packed_bytes(workload.k, dtype)
-    packed = _spread(
-        weight,
-        workload.n,
-        columns,
-        workload.groups,
-        of_group,
-        packed_bytes(workload.k, dtype),
-        width * bits // 8,
-        run_of_bytes(workload),
-        PACKED,
-        None,
-    )
+    size = packed_bytes(workload.k, dtype)
+    placed = Placed(workload.n, columns, workload.groups, of_group, size, width * bits // 8, run_of_bytes(workload))
+    packed = _spread(weight, placed, PACKED)
     offset = offset_of(dtype)
 
     def value(n: Expr, k: Expr) -> Expr:
@@ -207,32 +202,40 @@ def _values(workload: BlockwiseWorkload, weight: te.Tensor, columns: int, width:
     return te.compute((columns, workload.groups * width), value, name=WEIGHT)
 
 
+@dataclass(frozen=True)
+class Placed:
+    """A matrix (rows, size) with each `group` columns in `width`, behind them zeros, and the last row repeated. Runs of
+    `run` columns exist or do not."""
+
+    rows: int
+    padded_rows: int
+    groups: int
+    group: int
+    size: int
+    width: int
+    run: int
+
+
 def _spread(
     source: te.Tensor,
-    rows: int,
-    padded_rows: int,
-    groups: int,
-    group: int,
-    size: int,
-    width: int,
-    run: int,
+    placed: Placed,
     name: str,
-    mark: str | None,
+    mark: str | None = None,
+    converted: Callable[[Expr], Expr] = lambda value: value,
 ) -> te.Tensor:
-    """source (rows, size) with each `group` columns in `width`, behind them zeros, and the last row repeated. Runs of
-    `run` columns exist or do not."""
-    shape = (padded_rows, groups * width)
-    if shape == (rows, size) and mark:
-        return source
+    """`source` as `placed`, its values `converted`."""
+    run, width, group = placed.run, placed.width, placed.group
+    shape = (placed.padded_rows, placed.groups * width)
 
     def value(n: Expr, k: Expr) -> Expr:
         r = k // run
-        g, within = (r // (width // run), r % (width // run)) if groups > 1 else (0, r)
+        g, within = (r // (width // run), r % (width // run)) if placed.groups > 1 else (0, r)
         start = g * (group // run) + within
-        inside = [within < group // run] if width > group and groups > 1 else []
-        inside += [start < size // run] if groups * group > size or (groups == 1 and width > size) else []
-        found = source(gemm.clamp(n, rows, padded_rows), start * run + k % run)
-        return tirx.if_then_else(tirx.all(*inside), found, tirx.const(0, source.dtype)) if inside else found
+        inside = [within < group // run] if width > group and placed.groups > 1 else []
+        shorter = placed.groups * group > placed.size or (placed.groups == 1 and width > group)
+        inside += [start < placed.size // run] if shorter else []
+        found = converted(source(gemm.clamp(n, placed.rows, placed.padded_rows), start * run + k % run))
+        return tirx.if_then_else(tirx.all(*inside), found, tirx.const(0, dtype_of(found))) if inside else found
 
     return te.compute(shape, value, name=name, attrs={mark: True} if mark else None)
 
@@ -245,10 +248,17 @@ def _sums(workload: BlockwiseWorkload, x: te.Tensor, form: Form) -> te.Tensor:
     def term(m: Expr, g: Expr) -> Expr:
         k = g * workload.group + j
         if whole:
-            return form.value(x(m, k))
-        return tirx.Select(k < workload.k, form.value(x(m, tirx.min(k, workload.k - 1))), tirx.const(0, form.sums))
+            return multiplied(workload, x(m, k))
+        found = multiplied(workload, x(m, tirx.min(k, workload.k - 1)))
+        return tirx.Select(k < workload.k, found, tirx.const(0, form.sums))
 
     return te.compute((workload.m, workload.groups), lambda m, g: te.sum(term(m, g), axis=j), name=SUMS)
+
+
+def parameters_of(sch: Schedule) -> list[SBlockRV]:
+    """The blocks of PARAMETERS."""
+    names = {sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))}
+    return [sch.get_sblock(name) for name in PARAMETERS if name in names]
 
 
 Tiles = Callable[[BlockwiseWorkload], dict[Any, float]]

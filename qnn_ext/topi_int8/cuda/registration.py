@@ -12,7 +12,7 @@ from tvm.target import Target
 
 from ...targets.families import CUDA
 from ..strategy import Implementation, register
-from ..workload import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Workload
+from ..workload import AnyWorkload, BatchMatmulWorkload, Conv2dWorkload, DenseWorkload
 from . import gemm
 
 KINDS = {"conv2d": Conv2dWorkload, "dense": DenseWorkload, "batch_matmul": BatchMatmulWorkload}
@@ -20,7 +20,7 @@ KINDS = {"conv2d": Conv2dWorkload, "dense": DenseWorkload, "batch_matmul": Batch
 Tiles = Callable[[Any], dict[Any, float]]
 
 
-def cheapest(tiles: Tiles, workload: Workload) -> Any:
+def cheapest(tiles: Tiles, workload: AnyWorkload) -> Any:
     """The tile of the lowest predicted cost."""
     return next(iter(tiles(workload)))
 

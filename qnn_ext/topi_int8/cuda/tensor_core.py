@@ -42,7 +42,7 @@ from ...targets.gpus import version_of
 from ..refusal import other_dtypes
 from ..schedule_util import extent, inline_epilogue
 from ..strategy import cheapest_first
-from ..workload import BatchMatmulWorkload, BlockwiseWorkload, Conv2dWorkload, Workload, is_float
+from ..workload import AnyWorkload, BatchMatmulWorkload, BlockwiseWorkload, Conv2dWorkload, Workload, is_float
 from . import gemm, intrin
 from .dp4a import refuses
 from .generic import bind_blocks
@@ -184,7 +184,7 @@ def cycles(tile: Tile, blocks: int, steps: int, step: float, own: float, registe
 # ---- compute ---------------------------------------------------------------------------------------------------------
 
 
-def columns_of(workload: Workload, tile: Tile) -> Callable[[Any], Any] | None:
+def columns_of(workload: AnyWorkload, tile: Tile) -> Callable[[Any], Any] | None:
     """The position of channel n among the columns of a warp's tile, None if it is n itself.
 
     Of every eight columns lane t has 2t and 2t + 1. Channels t·w/4 … (t + 1)·w/4 − 1 of a tile of w are put there.
@@ -196,7 +196,7 @@ def columns_of(workload: Workload, tile: Tile) -> Callable[[Any], Any] | None:
     return lambda n: n // width * width + n % quarter // 2 * 8 + n % width // quarter * 2 + n % 2
 
 
-def run_of(workload: Workload, tile: Tile) -> int:
+def run_of(workload: AnyWorkload, tile: Tile) -> int:
     """The number of neighbours in n that a lane has."""
     return tile.of_warp[1] // 4 if columns_of(workload, tile) else PAIR
 
@@ -325,7 +325,7 @@ def copy_by_all(sch: Schedule, block: SBlockRV, run: int, tile: Tile) -> None:
 
 
 def write_fragments(
-    sch: Schedule, workload: Workload, epilogue: SBlockRV, write: SBlockRV, row: LoopRV, column: LoopRV, tile: Tile
+    sch: Schedule, workload: AnyWorkload, epilogue: SBlockRV, write: SBlockRV, row: LoopRV, column: LoopRV, tile: Tile
 ) -> None:
     """Store a lane's rows and columns of the output, in the order of `intrin.accumulator`, each run as vectors."""
     run = run_of(workload, tile)

@@ -185,8 +185,9 @@ def _floats(bits: int, unsigned: bool) -> list[str]:
 
 def _twice(value: float, of_bfloat16: bool) -> str:
     """Two equal numbers of 16 bits as a word."""
-    bits = bfloat16.bits_of(np.float32([value])) if of_bfloat16 else np.float16([value]).view(np.uint16)
-    return f"0x{int(bits[0]) * 0x00010001:08X}u"
+    number = np.array([value], np.float32)
+    bits = bfloat16.bits_of(number) if of_bfloat16 else number.astype(np.float16).view(np.uint16)
+    return f"0x{int(bits.item()) * 0x00010001:08X}u"
 
 
 def _halves(bits: int, unsigned: bool, of_bfloat16: bool) -> list[str]:
