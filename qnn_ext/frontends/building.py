@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from .. import op as qnn
 from ..errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ..limits import check, check_elements, check_rank, count_expression
 from ..op import compound
@@ -25,6 +26,13 @@ from .sizes import leaves as leaves_of
 _CLIP = tvm.ir.Op.get("relax.clip")
 _WINDOW = ("pool_size", "strides", "dilation")
 _MOST_STEPS = 2**24  # for a window's extent and strides: kernels multiply them in 32 bits
+
+
+def to_bfloat16(emit: Callable[[relax.Expr], relax.Expr], data: relax.Expr) -> relax.Expr:
+    """A tensor of any dtype as bfloat16, rounded as float32: a cast alone rounds only what a kernel stores."""
+    if str(data.ty.dtype) != "float32":
+        data = emit(relax.op.astype(data, "float32"))
+    return relax.op.astype(emit(qnn.bfloat16(data)), "bfloat16")
 
 
 class Builder(relax.BlockBuilder):

@@ -1,5 +1,6 @@
 """The walk: folding, branches, TVM's converters behind ours, operators of older versions, and what errors say."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -257,6 +258,16 @@ def test_bfloat16_stays_within_the_model():
     proto.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
     with pytest.raises(UnsupportedOperatorError, match="'y' is bfloat16"):
         from_onnx(proto)
+
+
+@pytest.mark.parametrize("source", ["float32", "float16", "int32"])
+def test_casts_to_bfloat16_round(rng, source):
+    """Although nothing is stored between the two casts."""
+    nodes = [node("Cast", ["x"], ["b"], to=onnx.TensorProto.BFLOAT16), node("Cast", ["b"], ["y"], to=1)]
+    x = (rng.standard_normal((3, 41)) * 700).astype(source)
+    proto = model(nodes, [value("x", x.shape, source)], [value("y", x.shape)])
+    (found,) = qnn_ext.build(from_onnx(proto), num_threads=1).run({"x": x}).values()
+    np.testing.assert_array_equal(found, x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 def test_maxima_of_bool_are_refused():

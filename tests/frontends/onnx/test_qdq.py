@@ -306,12 +306,14 @@ def test_weights_stay_integers(rng):
 
 
 def test_bfloat16_scale(rng):
+    scale = np.asarray(0.3, ml_dtypes.bfloat16)
     q = rng.integers(-128, 127, (3, 7)).astype(np.int8)
-    tensor = onnx.helper.make_tensor("s", Proto.BFLOAT16, [], np.asarray(0.25, ml_dtypes.bfloat16).tobytes(), True)
+    tensor = onnx.helper.make_tensor("s", Proto.BFLOAT16, [], scale.tobytes(), True)
     nodes = [node("DequantizeLinear", ["x", "s"], ["b"]), node("Cast", ["b"], ["y"], to=Proto.FLOAT)]
     proto = model(nodes, [value("x", q.shape, np.int8)], [value("y", q.shape)])
     proto.graph.initializer.append(tensor)
-    np.testing.assert_array_equal(interpret(proto, {"x": q})[0], q.astype(np.float32) * np.float32(0.25))
+    real = (q.astype(np.float32) * scale.astype(np.float32)).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(both(proto, {"x": q})[0], real.astype(np.float32))
 
 
 def test_errors_are_ours():

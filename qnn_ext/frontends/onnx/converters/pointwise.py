@@ -9,7 +9,7 @@ from tvm import relax
 
 from ....limits import check_elements
 from ....op.base import constant, constant_value
-from ...building import sign_or_nan
+from ...building import sign_or_nan, to_bfloat16
 from ..fallback import convert_with_tvm
 from ..node import Node
 from ..registry import converter
@@ -146,6 +146,8 @@ def cast(node: Node) -> relax.Expr | list[relax.Expr]:
         return node.input(0)
     if target == "bool":
         return relax.op.not_equal(node.input(0), _like(node, 0))
+    if target == "bfloat16":
+        return to_bfloat16(node.emit, node.input(0))
     if node.dtype(0) == "bool" or np.dtype(node.dtype(0)).kind != "f" or np.dtype(target).kind == "f":
         return relax.op.astype(node.input(0), target)
     return convert_with_tvm(node)

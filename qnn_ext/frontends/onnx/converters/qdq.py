@@ -10,6 +10,7 @@ from ....numerics.packed import WIDTHS, pack
 from ....op.base import constant, normalize_axis, shape_of
 from ....op.blockwise import LONGEST_GROUP
 from ....qparams import dtype_range
+from ...building import to_bfloat16
 from ..node import Node
 from ..registry import converter
 from ..tensors import FLOAT8, NARROW, dtype_name
@@ -64,14 +65,22 @@ def dequantize_linear(node: Node) -> relax.Expr:
         check_zero_point(node)
         node.note("its float8 values are multiplied as float32")
         real = relax.op.multiply(node.input(0), _along_axis(node, node.scale(1)))
-        return real if out_dtype == "float32" else relax.op.astype(node.emit(real), out_dtype)
+        return _as(node, real, out_dtype)
     if _blocked(node):
         real = _packed_matrix(node)
         real = _dequantize_blocked(node) if real is None else real
-        return real if out_dtype == "float32" else relax.op.astype(real, out_dtype)
+        return _as(node, real, out_dtype)
     direct = out_dtype if out_dtype != "bfloat16" else "float32"
     real = qnn.dequantize(node.input(0), node.scale(1), node.zero_point(2), axis=_axis(node), out_dtype=direct)
-    return real if direct == out_dtype else relax.op.astype(node.emit(real), out_dtype)
+    return real if direct == out_dtype else _as(node, real, out_dtype)
+
+
+def _as(node: Node, real: relax.Expr, dtype: str) -> relax.Expr:
+    """A float32 result in the dtype of the output."""
+    if dtype == "float32":
+        return real
+    real = node.emit(real)
+    return to_bfloat16(node.emit, real) if dtype == "bfloat16" else relax.op.astype(real, dtype)
 
 
 def _output_dtype(node: Node) -> str:

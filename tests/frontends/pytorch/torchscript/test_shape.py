@@ -326,3 +326,19 @@ def test_outputs_and_inputs(rng):
     np.testing.assert_array_equal(results["output"], one + two)
     np.testing.assert_array_equal(results["output_1"], two)
     np.testing.assert_array_equal(results["output_2"], np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_casts_round(rng, name):
+    """Although nothing is stored between the two casts."""
+    dtype = getattr(torch, name)
+    x = torch.from_numpy((rng.standard_normal((3, 41)) * 7).astype(np.float32))
+    network = Wrapped(lambda x: x.to(dtype).to(torch.float32) * 3).eval()
+    module = from_pytorch(torch.jit.trace(network, (x,)), example_inputs=(x,))
+    np.testing.assert_array_equal(qnn_ext.build(module, num_threads=1)(x.numpy()), network(x).numpy())
+
+
+def test_float8_is_refused():
+    network, x = Wrapped(lambda x: x.to(torch.float8_e4m3fn).to(torch.float32)).eval(), torch.ones(3)
+    with pytest.raises(UnsupportedOperatorError, match=r"aten::to.*float8_e4m3fn; export the model in float32"):
+        from_pytorch(torch.jit.trace(network, (x,)), example_inputs=(x,))

@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from .....op.base import constant, shape_of
+from ....building import to_bfloat16
 from ....run_time import checked_indices
 from ...indexing import elements_at
 from ..node import Node
@@ -299,6 +300,10 @@ def _to(node: Node) -> relax.Expr:
     from ..values import dtype_name
 
     value, dtype = node.expr("self"), dtype_name(node.examples[0])
+    if dtype.startswith("float8"):
+        raise node.unsupported(f"rounding to {dtype}; export the model in float32")
+    if dtype == "bfloat16" and str(value.ty.dtype) != dtype:
+        return to_bfloat16(node.emit, value)
     return value if str(value.ty.dtype) == dtype else relax.op.astype(value, dtype)
 
 
