@@ -105,6 +105,8 @@ def _with_constants(model: Model, constants: Mapping[str, Any]) -> Model:
     """The model with inputs bound to values."""
     check_bound(constants, [value.name for value in model.inputs], "the model")
     bound = [value for value in model.inputs if value.name in constants]
+    for value in bound:
+        _check_carried(value.name, value.dtype)
     return replace(
         model,
         inputs=tuple(value for value in model.inputs if value.name not in constants),
@@ -172,7 +174,7 @@ class Importer:
         found = str(value.ty.dtype)
         if declared and found != _held_dtype(declared):
             raise ModelFormatError(f"output '{name}' is declared as {declared}, but is computed as {found}")
-        _check_carried(name, self.assembly.narrow_dtypes.get(name, found))
+        _check_carried(name, self.assembly.narrow_dtypes.get(name, declared or found))
         return value
 
     def _convert(self, operator: Operator) -> None:

@@ -133,12 +133,18 @@ def test_what_is_refused():
         from_onnx(cast)
     leaves = model([node("Cast", ["x"], ["y"], to=Proto.FLOAT8E5M2)], [value("x", (2,))], [value("y", (2,))])
     leaves.graph.output[0].type.tensor_type.elem_type = Proto.FLOAT8E5M2
+    moved = [node("Cast", ["x"], ["q"], to=Proto.FLOAT8E5M2), node("Identity", ["q"], ["y"])]
+    leaves_moved = model(moved, [value("x", (2,))], leaves.graph.output)
+    with pytest.raises(UnsupportedOperatorError, match="'y' is float8_e5m2"):
+        from_onnx(leaves_moved)
     with pytest.raises(UnsupportedOperatorError, match=r"'y' is float8_e5m2.*cast it to float32 in the model"):
         from_onnx(leaves)
-    enters = model([node("Cast", ["x"], ["y"], to=Proto.FLOAT)], [value("x", (2,))], [value("y", (2,))])
+    nodes = [node("Cast", ["x"], ["f"], to=Proto.FLOAT), node("Add", ["f", "v"], ["y"])]
+    enters = model(nodes, [value("x", (2,)), value("v", (2,))], [value("y", (2,))])
     enters.graph.input[0].type.tensor_type.elem_type = Proto.FLOAT8E4M3FNUZ
-    with pytest.raises(UnsupportedOperatorError, match="'x' is float8_e4m3fnuz"):
-        from_onnx(enters)
+    for options in ({}, {"constants": {"x": np.float32([0.3, 1])}}):
+        with pytest.raises(UnsupportedOperatorError, match="'x' is float8_e4m3fnuz"):
+            from_onnx(enters, **options)
     shifted = model(
         [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])],
         [value("x", (2,))],
