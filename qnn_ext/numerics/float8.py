@@ -12,11 +12,11 @@ import ml_dtypes
 import numpy as np
 from tvm import tirx
 
-from .tir import round_half_even, shared
+from .tir import fence, shared
 
 Expr = Any
 
-_INFINITY, _MAGNITUDE = 0x7F800000, 0x7FFFFFFF
+_INFINITY, _MAGNITUDE, _SIGN = 0x7F800000, 0x7FFFFFFF, 0x80000000
 
 
 @dataclass(frozen=True)
@@ -48,21 +48,19 @@ def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
 def rounded_expression(x: Expr, dtype: str) -> Expr:
     """The twin of `rounded` for a float32 expression.
 
-    Normal numbers are rounded as integers: half a step less one, and one more where the last bit is odd, carries into
-    the bits that stay. Those below are multiples of one step, 2^(exponent − mantissa).
+    Adding 1.5 · 2^23 steps and subtracting them again leaves a multiple of a step, rounded to nearest, ties to even. A
+    step is 2^−mantissa of the power of two below the number, or below the smallest normal one.
     """
     form = FORMATS[dtype]
-    dropped = 23 - form.mantissa
-    steps = 2.0 ** (form.mantissa - form.exponent)
+    smallest, above = (127 + form.exponent) << 23, ((23 - form.mantissa) << 23) + (1 << 22)
 
     def nearest(x: Expr) -> Expr:
         word = tirx.reinterpret("uint32", x)
-        odd = tirx.bitwise_and(tirx.shift_right(word, _word(dropped)), _word(1))
-        carried = tirx.bitwise_and(word + (odd + _word(2 ** (dropped - 1) - 1)), _word(2**32 - 2**dropped))
-        small = round_half_even(x * _real(steps)) * _real(1 / steps)
-        is_small = tirx.bitwise_and(word, _word(_MAGNITUDE)) < _word((127 + form.exponent) << 23)
-        value = tirx.Select(is_small, small, tirx.reinterpret("float32", carried))
-        return value if form.signed_zero else shared(value, lambda v: tirx.Select(v == _real(0), _real(0), v))
+        power = tirx.max(tirx.bitwise_and(word, _word(_INFINITY)), _word(smallest))
+        large = tirx.reinterpret("float32", power + _word(above))
+        value = tirx.reinterpret("uint32", fence(x + large) - large)  # TVM would cancel the two
+        sign = _word(_SIGN) if form.signed_zero else tirx.Select(value == _word(0), _word(0), _word(_SIGN))
+        return tirx.reinterpret("float32", tirx.bitwise_or(value, tirx.bitwise_and(word, sign)))
 
     def saturated(x: Expr) -> Expr:
         inside = tirx.max(tirx.min(x, _real(form.largest)), _real(-form.largest))
