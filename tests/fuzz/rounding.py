@@ -179,7 +179,12 @@ def _error(call: relax.Call, args: list[Any], result: Any, evaluate: Any, approx
         attributes = call_attributes(call)
         kind, group = str(attributes["weight_dtype"]), int(attributes["group_size"])
         weight = Weight(*args[1:4], kind, group, args[0].shape[1])
-        return _Error(bound_of(args[0], weight), np.zeros(result.shape, bool))
+        data = np.where(np.isfinite(args[0]), args[0], 0).astype(np.float64)
+        zeros = np.abs(args[3].astype(np.float64)).max(initial=0) if args[3].dtype.kind == "f" else 0.0
+        sums = np.abs(data).sum(axis=1, keepdims=True) * (256 + zeros)  # of data times integers, before their scale
+        bound, most = bound_of(data, weight), float(np.finfo(np.float32).max)
+        overflows = (sums >= most) | ~(bound < most)
+        return _Error(np.where(overflows, 0, bound), overflows)
     unit, most = float(np.finfo(result.dtype).eps) / 2, float(np.finfo(result.dtype).max)
     if name == "multiply":
         finite = np.isfinite(args[0]) & np.isfinite(args[1])

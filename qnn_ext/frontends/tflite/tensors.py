@@ -194,7 +194,10 @@ def _read_blocks(file: FlatFile, table: Any, shape: tuple[int, ...]) -> Blocks |
     """Quantization by blocks along the last dimension; None for any other."""
     if table is None or enum_name("QuantizationDetails", table.DetailsType()) != "BlockwiseQuantization":
         return None
-    details = CheckedTable(file, table.Details().Pos)  # of a class that the installed schema package does not have
+    union = table.Details()
+    if union is None:
+        raise ModelFormatError("quantization by blocks without their description")
+    details = CheckedTable(file, union.Pos)  # of a class that the installed schema package does not have
     scales, zero_points, size = (details.int32(slot) for slot in (4, 6, 8))
     block = details.int32s(10)
     if block:

@@ -169,6 +169,10 @@ def _set(field: str, value: object):
     return lambda model, tensor: setattr(tensor.quantization.details, field, value)
 
 
+def _undescribed(model: schema.ModelT, tensor: schema.TensorT) -> None:
+    tensor.quantization.details = None
+
+
 def _infinite(model: schema.ModelT, tensor: schema.TensorT) -> None:
     scales = model.subgraphs[0].tensors[tensor.quantization.details.scales]
     model.buffers[scales.buffer].data = np.full((UNITS, 2), np.inf, np.float16).view(np.uint8).reshape(-1)
@@ -196,6 +200,7 @@ def _zero_points(model: schema.ModelT, tensor: schema.TensorT) -> None:
         (_set("scales", 0), ModelFormatError, "must be constants of float16"),
         (_set("blockShape", [2, 32]), UnsupportedOperatorError, "along the last dimension"),
         (_infinite, ModelFormatError, "must be finite"),
+        (_undescribed, ModelFormatError, "quantization by blocks without their description"),
         (_truncated, ModelFormatError, "needs 640 bytes, but the file has 639"),
         (_zero_points, UnsupportedOperatorError, "zero points of blocks"),
     ],
