@@ -86,10 +86,7 @@ def schedule(
     initial = sch.decompose_reduction(total, step)
     for loop in (m, n, *sch.get_loops(initial)[-2:]):
         sch.unroll(loop)
-    for block in (epilogue, write):
-        *_, rows, columns = sch.get_loops(block)
-        sch.unroll(rows)
-        dp4a.vectorize(sch, block, math.gcd(workload.n, dp4a.QUARTER), columns)
+    dp4a.store_tile(sch, workload, epilogue, write)
     bind_blocks(sch)
 
 

@@ -30,7 +30,7 @@ from ...numerics.annotations import OPERAND, has
 from ..refusal import other_dtypes
 from ..schedule_util import inline_epilogue
 from ..strategy import cheapest_first
-from ..workload import BatchMatmulWorkload, Workload
+from ..workload import AnyWorkload, BatchMatmulWorkload, Workload, is_float
 from . import gemm
 from .dp4a_intrin import DEPTH, dp4a
 from .generic import bind_blocks
@@ -149,11 +149,23 @@ def schedule(sch: Schedule, workload: Workload, target: Target, tile: Tile, inst
     for block in (epilogue, product):
         sch.compute_at(block, thread, preserve_unit_loops=True)
     multiply(sch, workload, product, tile, instruction)
+    store_tile(sch, workload, epilogue, write)
+    bind_blocks(sch)
+
+
+def store_tile(sch: Schedule, workload: AnyWorkload, epilogue: SBlockRV, write: SBlockRV) -> None:
+    """Compute and store a thread's results, vectors of its columns at a time.
+
+    Functions of floats are computed one by one: GPUs do so in any case, and TVM makes invalid code of vectors of
+    conditions that it finds to be constant, as in SiLU.
+    """
     for block in (epilogue, write):
         *_, rows, columns = sch.get_loops(block)
         sch.unroll(rows)
-        vectorize(sch, block, math.gcd(gemm.gemm_of(workload).n, QUARTER), columns)
-    bind_blocks(sch)
+        if block is epilogue and is_float(workload):
+            sch.unroll(columns)
+        else:
+            vectorize(sch, block, math.gcd(gemm.gemm_of(workload).n, QUARTER), columns)
 
 
 def bind_tiles(sch: Schedule, write: SBlockRV, tile: Tile) -> LoopRV:
