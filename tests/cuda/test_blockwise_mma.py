@@ -59,10 +59,10 @@ def test_integers_on_turing(dtype, shape):
     check_integers("sm_75", dtype, "integers", shape)
 
 
-def check_integers(architecture, dtype, zeros, shape, fill=None):
+def check_integers(architecture, dtype, zeros, shape, fill=None, scales="float32"):
     rows, depth, units, group = shape
     rng = np.random.default_rng(0)
-    weight = weight_of(rng, units, depth, group, dtype, zeros)
+    weight = weight_of(rng, units, depth, group, dtype, zeros, scales)
     for by_row in (False, True):
         mod, inputs = int8_product(rng, rows, weight, by_row, fill)
         with computed_by(ARCHITECTURES[architecture]):
@@ -73,8 +73,14 @@ def check_integers(architecture, dtype, zeros, shape, fill=None):
 
 @pytest.mark.parametrize("dtype", ["int2", "uint4", "uint8"])
 def test_extremes(dtype):
-    """The longest sums of one sign, of one group."""
-    check_integers("sm_80", dtype, "integers", (16, 4096, 16, 4096), fill=-128)
+    """Long sums of one sign, of one group."""
+    check_integers("sm_80", dtype, "integers", (16, 1024, 16, 1024), fill=-128)
+
+
+@pytest.mark.parametrize("scales", ["float16", "bfloat16"])
+@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
+def test_scales_of_16_bits(shape, scales):
+    check_integers("sm_80", "int4", "shared", shape, scales=scales)
 
 
 @pytest.mark.sampled("shape")

@@ -30,6 +30,8 @@ from .generic import bind_blocks
 from .unpacking import WORD, Form, unpack, values_of_word
 
 SHARED, STATIC = "shared.dyn", "shared"
+MOST_SUMS = 2048  # of a warp: 64 registers, and as many for a group's
+SUM_BYTES = 4
 
 
 # ---- choice ----------------------------------------------------------------------------------------------------------
@@ -79,10 +81,6 @@ class Tile(tensor_core.Tile):
         return self.stages * (self.rows * width + self.packed + values) + self.columns * width
 
 
-MOST_SUMS = 2048  # of a warp: 64 registers, and as many for a group's
-SUM_BYTES = 4
-
-
 @lru_cache(maxsize=4096)
 def tiles(workload: BlockwiseWorkload, kind: intrin.Operands, shared_bytes: int) -> dict[Tile, float]:
     """The tiles that fit a block's shared memory, with their predicted cost, cheapest first."""
@@ -109,9 +107,8 @@ def tiles(workload: BlockwiseWorkload, kind: intrin.Operands, shared_bytes: int)
 def tile_cost(tile: Tile, workload: BlockwiseWorkload, steps: grouped.Steps, kind: intrin.Operands) -> float:
     """Cycles of the busiest multiprocessor, as of `tensor_core.tile_cost`.
 
-    A step issues, besides products, the instructions that unpack its weights, `unpacking.cost` for each, and those that
-    scale the sums of its groups: a conversion, a product and an addition for each, one for its zero point, one for
-    the scale of its activations, and one that takes back how weights are stored.
+    A step issues, besides products, the instructions that unpack its weights, `Form.instructions` for each, and those
+    that scale the sums of its groups, `grouped.instructions` for each. All weights are read from memory once.
     """
     blocks = -(-workload.m // tile.rows) * -(-workload.n // tile.columns)
     rows, columns = tile.of_warp
@@ -155,7 +152,7 @@ def schedule(sch: Schedule, workload: BlockwiseWorkload, target: Target, tile: T
     sch.compute_at(dots, group, preserve_unit_loops=True)
     weight, packed = sch.get_sblock(grouped.WEIGHT), sch.get_sblock(grouped.PACKED)
     parameters = grouped.parameters_of(sch)
-    # bytes that are read only once would share the memory of what they become, whose words other threads still read
+    # Of a single step TVM would give packed bytes and what they become the same memory, while other threads still read.
     once = workload.groups * steps.width == tile.depth
     scope = STATIC if once else SHARED
     sch.set_scope(packed, 0, scope)
