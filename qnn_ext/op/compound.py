@@ -415,6 +415,9 @@ def _per_tensor(columns: Any, zero_point: Any, axis: int, emit: Emit) -> tuple[A
     expr = as_expr(zero_point)
     if math.prod(shape_of(expr)) == 1:
         return columns, reshape(expr, (), emit)
+    known = constant_value(expr)
+    if known is not None and (known == known.flat[0]).all():
+        return columns, constant(known.flat[0])
     return shifted(columns, zero_point, axis, emit), 0
 
 

@@ -147,6 +147,26 @@ def test_matmul(left, right, weights, per_column):
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("dtype", ["constant", "computed"])
+def test_equal_zero_points_of_all_columns_need_no_wider_integers(dtype):
+    """As of symmetric weights with a scale per column, of several matrices at once."""
+    x = RNG.integers(0, 256, (2, 3, 7)).astype(np.uint8)
+    y = RNG.integers(-128, 128, (2, 7, 4)).astype(np.int8)
+    seen = []
+
+    def product(a, b, emit):
+        def noted(value):
+            seen.extend(str(arg.ty.dtype) for arg in value.args)
+            return emit(value)
+
+        b = constant(y) if dtype == "constant" else b
+        return compound.matmul(a, b, 3, constant(np.full(4, -5, np.int32)), emit=noted)
+
+    got = evaluate(product, x, y)
+    np.testing.assert_array_equal(got, np.matmul(x.astype(int) - 3, y.astype(int) + 5))
+    assert "int16" not in seen
+
+
 def test_shapes_that_do_not_fit():
     x, y = (RNG.integers(0, 9, shape).astype(np.uint8) for shape in ((2, 3), (4, 5)))
     with pytest.raises(ShapeError, match="3 columns do not match 4 rows"):

@@ -104,6 +104,27 @@ def test_biases_are_int32_in_units_of_the_accumulator():
     np.testing.assert_array_equal(constant_value(added.args[1]).reshape(-1), np.rint(bias / scale))
 
 
+def test_several_matrices_with_a_scale_per_column_multiply_8_bits():
+    """As the experts of a mixture have them."""
+    rng = np.random.default_rng(0)
+    matrices = constant((rng.normal(size=(4, 8, 6)) * np.geomspace(1, 20, 6)).astype(np.float32))
+    annotated = annotate(float_module((1, 5, 8), lambda emit, x: emit(relax.op.matmul(x, matrices))), QConfig())
+    ranges = {
+        site.name: Range(-3.0, 3.0)
+        if site.role != "weight"
+        else Range(*(sign * np.abs(site.value).max((0, 1)) for sign in (-1, 1)))
+        for site in sites(annotated)
+    }
+    module = realize(annotated, ranges, QConfig())
+    assert coverage(module).share_in_8_bits == 1
+    x = rng.uniform(-3, 3, size=(1, 5, 8)).astype(np.float32)
+    expected, got = (next(iter(Interpreter(m).run([x]).values())) for m in (annotated, module))
+    error, signal = (np.linalg.norm(array, axis=(0, 1)) for array in (got - expected, expected))
+    assert (error < 0.02 * signal).all(), "of small columns too"
+    compiled = qnn_ext.build(module).run([x])
+    np.testing.assert_array_equal(next(iter(compiled.values())), got)
+
+
 def test_few_bits():
     """4 bits: what is quantized lies in 0 … 15, weights in −7 … 7."""
     config = QConfig(target="x86-64", nbit_input=4, nbit_weight=4)
