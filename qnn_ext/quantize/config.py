@@ -111,9 +111,10 @@ class QConfig:
                      large get finer weights, as much as keeps the layers' results on the data best; None: nothing moves
     dynamic:         quantize activations at run time with the actual range of each tensor: needs no data
     target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
-    float_functions: functions that stay float between integer products: "softmax", "layer_norm", "gelu" (in registers,
-                     after its product), "log" (with the filter bank whose spectrum it reads). Those not listed have
-                     their data quantized: gelu becomes a table
+    float_functions: functions that stay float between integer products: "softmax", "layer_norm" (with what normalizes
+                     otherwise: see `annotate.normalizations` and `annotate.divisions`), "gelu" (in registers, after its
+                     product), "log" (with the filter bank whose spectrum it reads). Those not listed have their data
+                     quantized: gelu becomes a table
     num_workers:     processes that calibrate in parallel
 
     Raises QuantizationError for values out of range and for fields that contradict each other.

@@ -8,6 +8,7 @@ from qnn_ext.errors import QuantizationError
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
 from qnn_ext.passes.rewrite import bindings_of, op_name
+from qnn_ext.quantize import quantize
 from qnn_ext.quantize.annotate import annotate, sites
 from qnn_ext.quantize.config import QConfig
 
@@ -281,6 +282,78 @@ def test_the_logarithm_of_a_softmax_keeps_no_product_in_float():
         return emit(relax.op.subtract(scores, emit(relax.op.log(total))))
 
     assert activations(body)["x"] == "input"
+
+
+# ---- divisions ---------------------------------------------------------------------------------------------------
+
+
+def linear_attention(emit, x, together):
+    """(q·KᵀV) / (q·Kᵀ1) with q, k ≥ 0; together: both as one product, as EfficientViT has them, with the reciprocal's
+    product in the other form."""
+    rng = np.random.default_rng(7)
+    matrices = [constant(rng.normal(size=(8, 8)).astype(np.float32)) for _ in range(4)]
+    q, k, v = (emit(relax.op.matmul(x, matrix), name) for name, matrix in zip("qkv", matrices, strict=False))
+    q, k = (emit(relax.op.nn.relu(one)) for one in (q, k))
+    turned = emit(relax.op.permute_dims(k, [0, 2, 1]))
+    if together:
+        padded = emit(relax.op.nn.pad(v, [0, 0, 0, 0, 0, 1], pad_value=1.0), "padded")
+        both = emit(relax.op.matmul(q, emit(relax.op.matmul(turned, padded), "state")), "both")
+        above = emit(relax.op.strided_slice(both, [2], [0], [8], [1]))
+        below = emit(relax.op.strided_slice(both, [2], [8], [9], [1]))
+        below = emit(relax.op.add(below, constant(np.float32(1e-12))))
+        result = emit(relax.op.divide(above, below), "result")
+    else:
+        state = emit(relax.op.matmul(turned, v), "state")
+        total = emit(relax.op.sum(turned, [2], keepdims=True), "total")
+        below = emit(relax.op.add(emit(relax.op.matmul(q, total), "below"), constant(np.float32(1e-12))))
+        inverse = emit(relax.op.divide(constant(np.float32(1)), below))
+        result = emit(relax.op.multiply(emit(relax.op.matmul(q, state), "above"), inverse), "result")
+    return emit(relax.op.matmul(result, matrices[3]), "project")
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_products_divided_by_products_of_the_same_rows_stay_float(together):
+    found = set(activations(lambda emit, x: linear_attention(emit, x, together), (1, 6, 8)))
+    assert "result" in found and not found & {"both", "above", "below", "state", "total"}
+    kept = set(activations(lambda emit, x: linear_attention(emit, x, together), (1, 6, 8), float_functions=()))
+    assert "state" in kept, "without the rule the products are quantized"
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_linear_attention_keeps_rows_of_every_size(together):
+    """Rows of q that are smaller than others are as exact as those: with integers they are 0 / 0, or noise."""
+    rng = np.random.default_rng(3)
+    model = float_module((1, 6, 8), lambda emit, x: linear_attention(emit, x, together))
+    data = [rng.normal(size=(1, 6, 8)).astype(np.float32) for _ in range(16)]
+
+    def sqnr(**fields):
+        found = quantize(model, dataset=data, config=config(calibrate_mode="minmax", **fields))
+        want = np.stack([next(iter(Interpreter(model).run([x]).values())) for x in data]).astype(np.float64)
+        with np.errstate(all="ignore"):
+            got = np.stack([next(iter(Interpreter(found).run([x]).values())) for x in data])
+            return 10 * np.log10(np.square(want).sum() / np.square(got - want).sum())
+
+    best = sqnr()
+    assert best > 25
+    assert not sqnr(float_functions=("softmax", "gelu", "log")) > best - 6, "NaN, or much worse"
+
+
+@pytest.mark.parametrize("function", ["silu", "softsign", "constant"])
+def test_divisions_within_a_kernel_or_behind_exp_keep_no_product_in_float(function):
+    def body(emit, x):
+        y = emit(relax.op.matmul(x, weight(8, 8)), "y")
+        if function == "silu":
+            gate = emit(relax.op.reshape(emit(relax.op.matmul(x, weight(8, 8)), "gate"), [6, 8]))
+            below = emit(relax.op.add(emit(relax.op.exp(gate)), constant(np.float32(1))))
+            below = emit(relax.op.reshape(below, [1, 6, 8]))
+        elif function == "softsign":
+            below = emit(relax.op.add(emit(relax.op.abs(y)), constant(np.float32(1))))
+        else:
+            below = constant(np.float32(3))
+        return emit(relax.op.matmul(emit(relax.op.divide(y, below), "divided"), weight(8, 8)))
+
+    found = activations(body, (1, 6, 8))
+    assert found["x"] == found["divided"] == "input"
 
 
 # ---- the way to the outputs --------------------------------------------------------------------------------------

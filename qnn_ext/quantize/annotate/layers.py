@@ -12,6 +12,7 @@ from ...op.arguments import data_of, factors_of
 from ...passes.rewrite import bindings_of, is_anonymous, op_name
 from ..config import LayerConfig, QConfig
 from .clusters import Cluster, Graph
+from .divisions import divided_products
 from .families import Family, is_constant
 from .logarithms import before_logarithms
 from .loop_products import loop_layers
@@ -53,6 +54,7 @@ def layers_of(graph: Graph, config: QConfig) -> list[Layer]:
     """The layers in order of computation. Raises QuantizationError for patterns and indices that match no layer."""
     floats = normalizations(graph) if "layer_norm" in config.float_functions else set()
     spectra = before_logarithms(graph) if "log" in config.float_functions else set()
+    exact = spectra | (divided_products(graph) if "layer_norm" in config.float_functions else set())
     floats |= {c for c in graph.clusters if _family(graph, c) is not Family.PRODUCT and spectra & set(c.members)}
     clusters = [c for c in graph.clusters if _family(graph, c) is not Family.FLOAT and c not in floats]
     clusters.sort(key=lambda cluster: cluster.end if cluster.head is None else cluster.head)
@@ -69,7 +71,7 @@ def layers_of(graph: Graph, config: QConfig) -> list[Layer]:
     layers = []
     for i, cluster in enumerate(clusters):
         first, last = i in products[:1], i in products[-1:]
-        resolved = config.layer(names[i], operators[i], order.get(i), first, last, cluster.head in spectra)
+        resolved = config.layer(names[i], operators[i], order.get(i), first, last, cluster.head in exact)
         layers.append(Layer(cluster, names[i], operators[i], resolved, families[i]))
     return layers
 

@@ -16,7 +16,9 @@ from .clusters import Graph
 from .families import Family
 
 _POWERS = ("square", "power", "abs", "sqrt")
-_BETWEEN = (*_POWERS, "multiply", "divide", "add", "subtract", "maximum", "clip", "nn.relu", "sum", "mean")
+# pointwise operators behind which small values matter if they do in the result; a function such as exp changes ratios
+KEEP_RATIOS = (*_POWERS, "multiply", "divide", "add", "subtract", "maximum", "clip", "nn.relu")
+_BETWEEN = (*KEEP_RATIOS, "sum", "mean")
 
 
 def before_logarithms(graph: Graph) -> set[int]:
