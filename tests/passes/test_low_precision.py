@@ -18,6 +18,7 @@ from qnn_ext.passes.low_precision import at_precision, in_precision
 from qnn_ext.passes.rewrite import bindings_of, op_name, rewrite
 from qnn_ext.quantize import QConfig, quantize
 from qnn_ext.targets.names import make_target
+from tests.cases.blockwise import bound_of, float_product, weight_of
 from tests.cpus import cpu_target
 from tests.quantize.networks import float_module
 from tests.x86 import emulator as amx
@@ -101,6 +102,21 @@ def compare(cpu, precision, build, arrays, terms):
     assert not emulated or (amx.counts()["tdpbf16ps"] > before) == ("tdpbf16ps" in names)
     assert (np.abs(actual.astype(np.float64) - expected) <= (terms + 4) * 2.0**-23 * products).all()
     return names
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("cpu", ["avx512", "x86-64"])
+def test_activations_of_packed_weights(rng, cpu, precision):
+    """Whatever the CPU multiplies, it multiplies rounded activations."""
+    weight = weight_of(rng, 40, 96, 32, "int4", "floats")
+    mod, inputs = float_product(rng, 3, weight)
+    rounded = at_precision(mod, precision)
+    (expected,), (unrounded,) = interpret(rounded, inputs), interpret(mod, inputs)
+    target = cpu_target(cpu, 1)
+    (actual,) = run_lowered(lower_module(rounded, target), inputs, target)
+    bound = bound_of(inputs[0], weight)
+    assert (np.abs(actual.astype(np.float64) - expected) <= bound).all()
+    assert (np.abs(unrounded - expected) > 2 * bound).any()
 
 
 KERNELS = {
