@@ -87,10 +87,11 @@ def build(
     jobs:        the most threads that generate machine code for an engine that is kept in the cache, by default all
                  cores; other engines are compiled by one. The engine is the same with any number
     precision:   of the products that are not quantized: "float32", or "bfloat16" or "float16", to which their operands
-                 are then rounded (ties to even); sums, biases and everything else stay float32. Results depend on the
-                 CPU in their last bits only: a sum of k products is within k · 2⁻²³ · Σ |a · b| of the exact one, and
-                 bfloat16 below 2⁻¹²⁶ may count as 0. A CPU without an instruction for such products multiplies the
-                 rounded operands in float32. Single layers: the field `precision` of a QConfig's `overrides`
+                 are then rounded (ties to even), but for packed weights; sums, biases and everything else stay float32.
+                 Results depend on the CPU in their last bits only: a sum of k products is within k · 2⁻²³ · Σ |a · b|
+                 of the exact one, and bfloat16 below 2⁻¹²⁶ may count as 0. A CPU without an instruction for such
+                 products multiplies the rounded operands in float32. Single layers: the field `precision` of a
+                 QConfig's `overrides`
     io:          "float32" makes quantized inputs and outputs float32: the engine takes and returns real values, as with
                  `run(x, quantize=True, dequantize=True)`; "model" leaves them as they are
     cache_dtype: of the rows that a language model keeps in its key-value cache, or another model in states like it:
