@@ -1,5 +1,5 @@
-"""Programs of one or a few operators, written by torch.export, with the operators that PT2E's quantizers insert; and
-the bundled networks."""
+"""Programs of one or a few operators, written by torch.export, with the operators that PT2E's quantizers insert;
+decoders with torchao's packed weights; and the bundled networks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 
 import torch
 from torch.nn import functional as F
+
+from tests.frontends.pytorch.exported.packed_networks import CONFIGS, decoder
 
 from . import bundled
 
@@ -81,13 +83,18 @@ def seeds() -> Iterator[tuple[str, bytes]]:
     yield "products.pt2", _exported(_Products(), (_IMAGE,))
     for name, (function, shapes) in _FUNCTIONS.items():
         yield f"{name}.pt2", _exported(_Function(function), shapes)
+    for name, config in CONFIGS.items():
+        yield f"decoder_{name}.pt2", _written(decoder(config))
     yield from bundled("*.pt2")
 
 
 def _exported(module: torch.nn.Module, shapes: tuple[tuple[int, ...], ...]) -> bytes:
     generator = torch.Generator().manual_seed(1)
     example = tuple(torch.randn(shape, generator=generator) for shape in shapes)
-    program = torch.export.export(module.eval(), example)
+    return _written(torch.export.export(module.eval(), example))
+
+
+def _written(program: torch.export.ExportedProgram) -> bytes:
     program._example_inputs = None  # a pickle, useless here
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # contains file names of this machine

@@ -6,7 +6,7 @@ Integer weights stay integers: operators that turn them into floats are never co
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -148,6 +148,37 @@ def _check_size(target: Any, args: Any, kwargs: Any) -> None:
 def _selected(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> Sequence[int]:
     """Of x[mask]: as many elements as x has, times those of indices beside the mask."""
     return (x.numel(), *(one.numel() for one in indices if one is not None and one.dtype != torch.bool))
+
+
+def check_parts(tensors: Mapping[str, Any], source: str) -> None:
+    """Raises ModelFormatError for weights made of several tensors, as torchao's are, that do not fit each other: their
+    classes check that when they are made, but not when they are unpickled or changed."""
+    for name, tensor in tensors.items():
+        if not hasattr(tensor, "__tensor_flatten__"):
+            continue
+        try:
+            parts, context = tensor.__tensor_flatten__()
+            inner = {part: getattr(tensor, part) for part in parts}
+            problem = next((f"{part} is {kind}" for part, one in inner.items() if (kind := _no_array(one))), None)
+            if problem is None:
+                whole = type(tensor).__tensor_unflatten__(inner, context, tensor.shape, tensor.stride())
+                if whole.shape != tensor.shape:
+                    problem = f"its parts make one of shape {tuple(whole.shape)}, not {tuple(tensor.shape)}"
+        except Exception as error:
+            problem = (str(error).strip().splitlines() or ["its parts have shapes or dtypes of no such weight"])[0]
+        if problem is not None:
+            raise ModelFormatError(
+                f"{source}: weight {name!r} ({type(tensor).__name__}) is damaged: {problem}; quantize the model again"
+            )
+
+
+def _no_array(value: Any) -> str | None:
+    """Why a value is no tensor with its values at hand; None if it is one."""
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}, not a tensor"
+    if value.layout != torch.strided or value.device.type == "meta":
+        return f"a tensor of layout {value.layout} on device {value.device}"
+    return None
 
 
 def inner_tensor(values: Values, node: fx.Node) -> torch.Tensor:

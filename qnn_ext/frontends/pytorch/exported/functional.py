@@ -8,14 +8,16 @@ read later, the program is made functional.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import fx
 
-from ....errors import UnsupportedOperatorError
+from ....errors import ModelFormatError, QnnError, UnsupportedOperatorError
 
+_FAILED = re.compile(r"While executing %(?P<name>\S+) : .*?call_function\[target=(?:torch\.ops\.)?(?P<target>[^\]]+)\]")
 _ROUNDS = 4  # a decomposition may itself contain operators that must be decomposed
 
 
@@ -30,12 +32,23 @@ def prepared(
         try:
             program = program.run_decompositions(table)
         except Exception as error:
-            what = ", ".join(map(str, table)) or "operators that write to memory read through a view"
-            raise UnsupportedOperatorError(
-                f"{source}: PyTorch cannot decompose {what} ({str(error).strip().splitlines()[0]}); export the model "
-                "without them"
-            ) from error
+            raise _refusal(source, table, error) from error
     return program
+
+
+def _refusal(source: str, table: Mapping[Any, Any], error: Exception) -> QnnError:
+    """PyTorch runs the whole program to decompose a part of it, and so also finds damaged operands of other nodes."""
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    what = ", ".join(map(str, table)) or "operators that write to memory read through a view"
+    failed = _FAILED.search(str(error))
+    if failed is not None and failed["target"] not in what:
+        return ModelFormatError(
+            f"{source}: node '{failed['name']}' ({failed['target']}): PyTorch cannot run it: {reason}; its operands "
+            "are damaged: export the model again"
+        )
+    return UnsupportedOperatorError(
+        f"{source}: PyTorch cannot decompose {what} ({reason}); export the model without them"
+    )
 
 
 def _decompositions(graph: fx.Graph, is_supported: Callable[[fx.Node], bool]) -> dict[Any, Any]:

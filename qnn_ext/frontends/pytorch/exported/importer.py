@@ -33,7 +33,7 @@ from ...data_dependent import trimmed
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments
-from .constants import INNER_TENSOR, NOT_CONSTANT, Values, fold, inner_tensor, loses_integers
+from .constants import INNER_TENSOR, NOT_CONSTANT, Values, check_parts, fold, inner_tensor, loses_integers
 from .functional import prepared
 from .registry import CONVERTERS
 from .run_time_sizes import convert_with_sizes
@@ -70,6 +70,7 @@ class ProgramImporter:
         self._tvm.env = self._values
         self._tvm.block_builder = self.assembly.builder
         _refuse_training(program, source)
+        check_parts({**program.state_dict, **program.constants}, source)
         self._names = _user_inputs(program)  # which decompositions of a program read from a file do not keep
         self.program = prepared(program, source, self._is_supported)
 
