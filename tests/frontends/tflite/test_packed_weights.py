@@ -9,11 +9,11 @@ from ai_edge_litert.interpreter import Interpreter as LiteRT
 from ai_edge_litert.interpreter import OpResolverType
 
 import qnn_ext
-from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
+from qnn_ext.errors import InputError, ModelFormatError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
 
-from .packed_models import OPS, UNITS, Weight, dense, lookup
+from .packed_models import OPS, UNITS, VOCABULARY, Weight, decoder, dense, lookup
 from .schema_models import TYPES, Sketch
 from .schema_models import pack as written
 
@@ -152,6 +152,27 @@ def test_convolutions_equal_litert(kernel: int, scales: str) -> None:
     for numerics, kind in (("float32", OpResolverType.AUTO), ("tflite", OpResolverType.BUILTIN_REF)):
         result = ours(model, data, numerics, "blockwise_dense_int8" if kernel == 1 else "conv2d")
         assert_close(result, litert(model, data, kind))
+
+
+def test_a_decoder_with_its_cache() -> None:
+    """Places beyond the cache are the nearest ones, as in LiteRT; tokens beyond the vocabulary are refused, and the
+    cache stays as it is."""
+    model = decoder()
+    module, reference = from_tflite(model), LiteRT(model_content=model)
+    reference.allocate_tensors()
+    indices = [details["index"] for details in reference.get_input_details()]
+    runners = (Interpreter(module), qnn_ext.build(module, num_threads=1))
+    for token, place in ((3, 0), (5, 1), (11, 5), (2, 9), (2, -3), (0, 2**31 - 1)):
+        feed = [np.array([token], np.int32), np.array([place, 0], np.int32)]
+        for index, value in zip(indices, feed, strict=True):
+            reference.set_tensor(index, value)
+        reference.invoke()
+        expected = reference.get_tensor(reference.get_output_details()[0]["index"])
+        for runner in runners:
+            np.testing.assert_allclose(runner(*feed), expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+            for beyond in (VOCABULARY, -1, -(2**31), 2**31 - 1):
+                with pytest.raises(InputError, match="EMBEDDING_LOOKUP"):
+                    runner(np.array([beyond], np.int32), feed[1])
 
 
 # ---- bad input ----------------------------------------------------------------------------------------------------
