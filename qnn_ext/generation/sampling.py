@@ -8,6 +8,9 @@ import numpy as np
 
 from ..errors import QnnError
 
+_WHOLE = (int, np.integer)
+_NUMBER = (int, float, np.integer, np.floating)
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -29,6 +32,13 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, kinds in (("temperature", _NUMBER), ("top_k", _WHOLE), ("top_p", _NUMBER), ("seed", _WHOLE)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                what = "a whole number" if kinds is _WHOLE else "a number"
+                raise QnnError(f"{name} must be {what}, found {value!r}")
+        if self.seed < 0:
+            raise QnnError(f"seed must be from 0 on, found {self.seed}")
         if not 0 <= self.temperature < np.inf:
             raise QnnError(f"temperature must be a number from 0 on, found {self.temperature}")
         if self.top_k < 0:
@@ -61,8 +71,10 @@ class Chooser:
         """The tokens that may be drawn, likeliest first, and their probabilities."""
         sampling = self._sampling
         order = np.argsort(-logits.astype(np.float64), kind="stable")[: sampling.top_k or None]
-        scaled = logits[order].astype(np.float64) / sampling.temperature
-        weights = np.exp(scaled - scaled[0])
+        values = logits[order].astype(np.float64)
+        with np.errstate(invalid="ignore", over="ignore"):  # ∞ − ∞; low temperatures
+            below = np.where(values == values[0], 0.0, values - values[0]) / np.float64(sampling.temperature)
+        weights = np.exp(below)
         probabilities = weights / weights.sum()
         if sampling.top_p < 1:
             # a token belongs to them if those before it have less than top_p together

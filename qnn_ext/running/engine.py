@@ -65,6 +65,8 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 1000.0**group:.{max(0, 2 - exponent + 3 * group)}f} {_UNITS[group]}"
 
 
+Inputs = Mapping[str, Any] | Sequence[Any]  # also the only array, as it is
+
 _UNITS = {0: "s", -1: "ms", -2: "µs", -3: "ns"}
 
 
@@ -442,18 +444,22 @@ class Engine(ByPosition):
 
     # ---- measure -------------------------------------------------------------------------------------------------
 
-    def time(self, number: int = 10, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> Timing:
-        """Wall-clock seconds per call: `repeat` means over `number` calls each, on zeros unless inputs are given."""
+    def time(self, number: int = 10, repeat: int = 20, inputs: Inputs | None = None) -> Timing:
+        """Wall-clock seconds per call: `repeat` means over `number` calls each, on zeros unless inputs are given as
+        `run` takes them. Raises InputError."""
+        _check_count("number", number)
+        _check_count("repeat", repeat)
         with self._lock:
             return Timing(self._with_sample(inputs).seconds(number, repeat))
 
-    def profile(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> list[LayerProfile]:
-        """Median seconds of each kernel over `repeat` runs, in execution order."""
+    def profile(self, repeat: int = 20, inputs: Inputs | None = None) -> list[LayerProfile]:
+        """Median seconds of each kernel over `repeat` runs, in execution order; inputs as for `time`."""
         return self.profile_of(self.spans(repeat, inputs))
 
-    def spans(self, repeat: int = 20, inputs: Sequence[np.ndarray] | None = None) -> np.ndarray:
+    def spans(self, repeat: int = 20, inputs: Inputs | None = None) -> np.ndarray:
         """When each kernel started and ended in each of `repeat` runs, measured on the thread that calls them: float64
-        seconds since the first start, of shape (repeat, kernels, 2)."""
+        seconds since the first start, of shape (repeat, kernels, 2); inputs as for `time`."""
+        _check_count("repeat", repeat)
         with self._lock:
             return self._with_sample(inputs).spans(repeat)
 
@@ -462,9 +468,9 @@ class Engine(ByPosition):
         seconds = np.median(spans[..., 1] - spans[..., 0], axis=0)
         return [LayerProfile(kernel, float(value)) for kernel, value in zip(self.kernels, seconds, strict=True)]
 
-    def _with_sample(self, inputs: Sequence[np.ndarray] | None) -> Executor:
+    def _with_sample(self, inputs: Inputs | None) -> Executor:
         """The executor with its inputs set, to zeros unless given; if the batch is symbolic, to the first sample."""
-        arrays = check_inputs(inputs or zeros(self.inputs), self.inputs)
+        arrays = check_inputs(zeros(self.inputs) if inputs is None else inputs, self.inputs)
         executor = self._ready()
         executor.set_inputs([spec.sample(array, 0) for array, spec in zip(arrays, self.inputs, strict=True)])
         return executor
@@ -536,6 +542,13 @@ class Engine(ByPosition):
 
     def __repr__(self) -> str:
         return f"Engine({self.source_name!r}, {len(self._variant.kernels)} kernels, target {target_name(self.target)})"
+
+
+def _check_count(name: str, value: Any) -> None:
+    """Raises InputError unless it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        found = value if isinstance(value, (int, float, str)) else type(value).__name__
+        raise InputError(f"{name} must be a whole number of at least 1, found {found}: arrays are given as inputs=…")
 
 
 def load(path: str | os.PathLike, num_threads: int | None = None, verify: PublicKey | None = None) -> Engine:

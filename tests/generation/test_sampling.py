@@ -41,7 +41,27 @@ def test_draws_follow_the_seed_and_the_probabilities():
     np.testing.assert_allclose(np.bincount(draws(1), minlength=5) / 4000, np.exp(LOGITS), atol=0.03)
 
 
-@pytest.mark.parametrize("options", [{"temperature": -1}, {"temperature": np.nan}, {"top_k": -1}, {"top_p": 0}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": -1},
+        {"temperature": np.nan},
+        {"temperature": np.inf},
+        {"temperature": "0.5"},
+        {"temperature": None},
+        {"top_k": -1},
+        {"top_k": 2.5},
+        {"top_k": True},
+        {"top_p": 0},
+        {"top_p": 1.5},
+        {"top_p": np.nan},
+        {"top_p": [0.5]},
+        {"seed": -1},
+        {"seed": "a"},
+        {"seed": 1.0},
+    ],
+    ids=str,
+)
 def test_values_out_of_range(options):
     with pytest.raises(QnnError, match=f"{next(iter(options))} must be"):
         Sampling(**options)
@@ -50,3 +70,18 @@ def test_values_out_of_range(options):
 def test_not_a_number():
     with pytest.raises(QnnError, match="logits contain NaN"):
         Sampling().chooser().choose(np.float32([1, np.nan]))
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-30, 1.0, 1e300])
+def test_extreme_logits_and_temperatures(temperature):
+    """∞ takes all there is, −∞ nothing unless all are; however low the temperature, the likeliest token remains."""
+    chooser = Sampling(temperature=temperature).chooser()
+    for logits, expected in (
+        ([0, np.inf, 1, np.inf], [0, 0.5, 0, 0.5]),
+        ([-np.inf] * 4, [0.25] * 4),
+        ([3e38, -3e38, -np.inf, 3e38], [0.5, 0, 0, 0.5]),
+    ):
+        tokens, probabilities = chooser.candidates(np.float32(logits))
+        if temperature < 1e300 or np.isinf(logits).sum() != 1:
+            np.testing.assert_array_equal(probabilities, np.array(expected)[tokens])
+        assert probabilities.sum() == pytest.approx(1) and chooser.choose(np.float32(logits)) in tokens

@@ -249,6 +249,21 @@ def test_states_are_kept_saved_and_reset(tmp_path, rng):
 # ---- measuring ---------------------------------------------------------------------------------------------------
 
 
+def test_measuring_takes_what_run_takes(engine):
+    """Inputs by name, in order or as they are; whatever else is an InputError."""
+    given = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in engine.inputs}
+    for inputs in (given, list(given.values()), next(iter(given.values()))):
+        assert len(engine.profile(1, inputs)) == len(engine.profile(1))
+        assert engine.time(1, 1, inputs).seconds
+    for use in (engine.profile, engine.spans, engine.time):
+        for count in (next(iter(given.values())), 0, -1, 1.5, "2", True, None):
+            with pytest.raises(InputError, match="must be a whole number of at least 1"):
+                use(count)
+        for inputs in (3, "x", [], {}, iter([1])):
+            with pytest.raises(InputError):
+                use(1, inputs=inputs)
+
+
 def test_time_and_profile(engine):
     timing = engine.time(number=2, repeat=5)
     assert len(timing.seconds) == 5 and 0 < timing.best <= timing.median
