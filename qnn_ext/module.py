@@ -213,8 +213,13 @@ def _as_array(value: Any, spec: TensorSpec) -> np.ndarray:
 
 
 def as_inputs(values: Any) -> Any:
-    """The inputs of a call: an array or tensor that is not in a list or dict is the only one."""
-    return [values] if hasattr(values, "__array__") or hasattr(values, "__dlpack__") else values
+    """The inputs of a call: an array or tensor that is not in a list or dict is the only one. Raises InputError for
+    what is neither."""
+    if hasattr(values, "__array__") or hasattr(values, "__dlpack__"):
+        return [values]
+    if isinstance(values, str) or not hasattr(values, "__len__"):
+        raise InputError(f"inputs must be arrays in a list or by name, found {type(values).__name__}")
+    return values
 
 
 def in_model_order(values: Mapping[str, Any] | Sequence[Any], specs: Sequence[TensorSpec]) -> list[Any]:
@@ -228,8 +233,6 @@ def in_model_order(values: Mapping[str, Any] | Sequence[Any], specs: Sequence[Te
             problem = f"unknown input {unknown[0]!r}" if unknown else f"input {missing[0]!r} is missing"
             raise InputError(f"{problem}; this model takes {', '.join(map(repr, names))}")
         values = [values[name] for name in names]
-    if isinstance(values, str) or not hasattr(values, "__len__"):
-        raise InputError(f"inputs must be arrays in a list or by name, found {type(values).__name__}")
     if len(values) != len(specs):
         raise InputError(f"this model takes {len(specs)} inputs ({', '.join(map(str, specs))}), found {len(values)}")
     return list(values)

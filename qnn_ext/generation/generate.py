@@ -6,7 +6,8 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .language_model import LanguageModel
+from ..errors import InputError
+from .language_model import LanguageModel, whole_tokens
 from .sampling import Sampling
 
 
@@ -54,8 +55,14 @@ def generate(
     ends:     tokens that end the text and are not part of it
     progress: is kept up to date
 
-    Raises InputError for an empty prompt, a token beyond the vocabulary or a position beyond the cache.
+    Raises InputError for an empty prompt, a token beyond the vocabulary or a position beyond the cache, and for `most`
+    and `ends` that are no whole numbers.
     """
+    if isinstance(most, bool) or not hasattr(most, "__index__"):
+        raise InputError(f"most must be a whole number of tokens, found {most!r}")
+    if sampling is not None and not isinstance(sampling, Sampling):
+        raise InputError(f"sampling must be a Sampling, found {type(sampling).__name__}: use Sampling(temperature=…)")
+    prompt, ends = whole_tokens(prompt), set(whole_tokens(ends))
     progress = Generated() if progress is None else progress
     chooser = (sampling or Sampling()).chooser()
     started = time.perf_counter()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +75,17 @@ def _unknown(engine: Engine, reason: str) -> QnnError:
     )
 
 
+def whole_tokens(tokens: Any) -> list[int]:
+    """Tokens as whole numbers. Raises InputError for anything else."""
+    try:
+        return [operator.index(token) for token in tokens]
+    except TypeError:
+        found = type(tokens).__name__ if not isinstance(tokens, Sequence) else repr(tokens)
+        raise InputError(
+            f"tokens must be whole numbers in a list, found {found[:80]}: a tokenizer makes them of text"
+        ) from None
+
+
 class LanguageModel:
     """One or more engines of a language model, over one cache.
 
@@ -127,15 +140,21 @@ class LanguageModel:
         return self.position, self._current.state_values()
 
     def restore(self, state: tuple[int, list[np.ndarray]]) -> None:
-        """Go on from what `state` returned."""
-        self.position, values = state
+        """Go on from what `state` returned. Raises InputError for anything else, QnnError for another model's."""
+        try:
+            place, values = state
+            position = operator.index(place)
+        except (TypeError, ValueError):
+            raise InputError(f"a state is what `state()` returned, found {type(state).__name__}") from None
         self._current.set_states(values)
+        self.position = position
 
     def logits(self, tokens: Sequence[int]) -> np.ndarray:
         """The logits (vocabulary,) after these tokens, which come behind those that the cache holds already.
 
         Raises InputError for a token beyond the vocabulary or a position beyond the cache, and for no tokens.
         """
+        tokens = whole_tokens(tokens)
         if not tokens:
             raise InputError("there are no tokens to continue: give at least one")
         for token in tokens:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from ..errors import InputError
-from .language_model import LanguageModel
+from .language_model import LanguageModel, whole_tokens
 
 
 def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]]) -> float:
@@ -19,7 +19,7 @@ def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]]) -> float:
 
     Raises InputError if no text has two tokens, for a token beyond the vocabulary or a position beyond the cache.
     """
-    losses = [loss for text in texts for loss in _losses(model, text)]
+    losses = [loss for text in texts for loss in _losses(model, whole_tokens(text))]
     if not losses:
         raise InputError("perplexity needs a text of at least two tokens: each is predicted from those before it")
     with np.errstate(over="ignore"):

@@ -414,6 +414,8 @@ class Engine(ByPosition):
 
         Raises InputError for another number of values, another shape or dtype.
         """
+        if not hasattr(values, "__iter__"):
+            raise InputError(f"states must be arrays in a list, found {type(values).__name__}")
         arrays = [np.asarray(value) for value in values]
         wanted = [(state.initial.shape, state.initial.dtype) for state in self.states]
         if [(array.shape, array.dtype) for array in arrays] != wanted:

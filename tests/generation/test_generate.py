@@ -11,7 +11,7 @@ import pytest
 
 import qnn_ext
 from qnn_ext.errors import InputError, QnnError
-from qnn_ext.generation import Generated, LanguageModel, Sampling, generate, load_tokenizer
+from qnn_ext.generation import Generated, LanguageModel, Sampling, generate, load_tokenizer, perplexity
 
 torch = pytest.importorskip("torch")
 
@@ -296,3 +296,32 @@ def test_command_with_a_cache_of_few_bits(dtype, bytes_of_rows, cli, engines, mo
     assert code == 0 and json.loads(out)["tokens"] == found["tokens"]
     if dtype == "model":
         assert found["tokens"] == by_pytorch(model, PROMPT, 6)
+
+
+def test_whatever_is_no_token(language_model):
+    """Whole numbers of any kind, in any sequence; nothing is rounded to one."""
+    expected = list(generate(language_model, [1, 2], 2))
+    for prompt in (np.array([1, 2]), (1, np.int64(2)), iter([1, 2])):
+        language_model.reset()
+        assert list(generate(language_model, prompt, 2)) == expected
+    for prompt in ("ab", ["a"], [1.5], [None], [[1]], None, 3, np.array([1.5]), [], [2**70]):
+        with pytest.raises(InputError):
+            next(generate(language_model, prompt, 2))
+        with pytest.raises(InputError):
+            perplexity(language_model, [prompt])
+    for arguments in ({"most": 1.5}, {"most": "3"}, {"most": None}, {"ends": None}, {"ends": "ab"}, {"sampling": 3}):
+        with pytest.raises(InputError):
+            next(generate(language_model, **{"prompt": [1], "most": 2, **arguments}))
+
+
+def test_whatever_is_no_state(language_model):
+    language_model.reset()
+    language_model.logits([1, 2])
+    place, values = state = language_model.state()
+    after = language_model.logits([3])
+    for wrong in (None, 3, (1, 2), (0, None), ("a", values), (1.5, values), (0, values[1:]), (0, [1] * len(values))):
+        with pytest.raises(InputError):
+            language_model.restore(wrong)
+        assert language_model.position == place + 1, "nothing changed"
+    language_model.restore(state)
+    np.testing.assert_array_equal(language_model.logits([3]), after)

@@ -249,6 +249,12 @@ def test_states_are_kept_saved_and_reset(tmp_path, rng):
 # ---- measuring ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("inputs", [3, None, "x", iter([1])], ids=["number", "None", "text", "iterator"])
+def test_inputs_that_are_none(engine, inputs):
+    with pytest.raises(InputError, match="inputs must be arrays in a list or by name, found"):
+        engine.run(inputs)
+
+
 def test_measuring_takes_what_run_takes(engine):
     """Inputs by name, in order or as they are; whatever else is an InputError."""
     given = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in engine.inputs}
