@@ -338,14 +338,17 @@ def test_linear_attention_keeps_rows_of_every_size(together):
     assert not sqnr(float_functions=("softmax", "gelu", "log")) > best - 6, "NaN, or much worse"
 
 
-@pytest.mark.parametrize("function", ["silu", "softsign", "constant"])
-def test_divisions_within_a_kernel_or_behind_exp_keep_no_product_in_float(function):
+@pytest.mark.parametrize("function", ["silu", "softsign", "residual", "constant"])
+def test_divisions_within_a_kernel_or_behind_other_functions_keep_no_product_in_float(function):
     def body(emit, x):
         y = emit(relax.op.matmul(x, weight(8, 8)), "y")
         if function == "silu":
             gate = emit(relax.op.reshape(emit(relax.op.matmul(x, weight(8, 8)), "gate"), [6, 8]))
             below = emit(relax.op.add(emit(relax.op.exp(gate)), constant(np.float32(1))))
             below = emit(relax.op.reshape(below, [1, 6, 8]))
+        elif function == "residual":
+            below = emit(relax.op.add(emit(relax.op.matmul(x, weight(8, 8)), "branch"), x))
+            below = emit(relax.op.permute_dims(emit(relax.op.permute_dims(below, [0, 2, 1])), [0, 2, 1]))
         elif function == "softsign":
             below = emit(relax.op.add(emit(relax.op.abs(y)), constant(np.float32(1))))
         else:

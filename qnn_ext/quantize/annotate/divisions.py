@@ -51,7 +51,8 @@ def _quotients(graph: Graph, index: int, dividend: Any) -> Iterator[tuple[int, l
 
 
 def _products(graph: Graph, expr: Any, own: Cluster | None) -> Iterator[int]:
-    """The products outside of the cluster `own` from which moves and operators that keep ratios lead to an operand."""
+    """The products outside of the cluster `own` from which moves, and functions of one tensor that keep ratios, lead to
+    an operand: not the whole chain of a residual sum."""
     pending: list[Any] = [expr]
     seen: set[Any] = set()
     while pending:
@@ -67,7 +68,8 @@ def _products(graph: Graph, expr: Any, own: Cluster | None) -> Iterator[int]:
             if graph.cluster_of(index) is not own:
                 yield index
         elif graph.names[index] in KEEP_RATIOS:
-            pending += operands(graph.values[index])
+            read = [operand for operand in operands(graph.values[index]) if isinstance(operand, relax.Var)]
+            pending += read if len(read) == 1 else []
 
 
 def _roots(graph: Graph, product: int) -> Iterator[Any]:
