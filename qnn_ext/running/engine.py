@@ -553,13 +553,6 @@ def _check_count(name: str, value: Any) -> None:
         raise InputError(f"{name} must be a whole number of at least 1, found {found}: arrays are given as inputs=…")
 
 
-def _check_count(name: str, value: Any) -> None:
-    """Raises InputError unless it is a whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-        found = value if isinstance(value, (int, float, str)) else type(value).__name__
-        raise InputError(f"{name} must be a whole number of at least 1, found {found}: arrays are given as inputs=…")
-
-
 def load(path: str | os.PathLike, num_threads: int | None = None, verify: PublicKey | None = None) -> Engine:
     """The engine in a `.qnn` file; no frontend and no compiler is needed. If the file was compiled for several targets,
     the fastest that this CPU can run is taken. The file holds machine code: load only what you trust.
