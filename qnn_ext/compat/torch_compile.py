@@ -23,13 +23,13 @@ from ..building import build
 from ..errors import InputError, QnnError, UnsupportedOperatorError
 from ..frontends.building import reason
 from ..frontends.pytorch import from_pytorch
+from ..frontends.pytorch.exported.values import array_of
 from ..running.engine import Engine
 from .sessions import Recent
 
 __all__ = ["FallbackWarning", "backend"]
 
 _OPTIONS = {"fallback", *inspect.signature(build).parameters} - {"module", "params"}
-_COMPUTED = object()
 
 
 class FallbackWarning(UserWarning):
@@ -155,12 +155,19 @@ class _Bound(torch.nn.Module):
 
 
 @dataclass(frozen=True)
+class _Computed:
+    """An output that the engine computes; dtype: PyTorch's, which the engine may not have."""
+
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
 class _Compiled:
     """A graph compiled for some weights, shapes and numbers.
 
     weights: kept, as others must not take their identity
     inputs:  which of the graph's values the engine takes
-    outputs: of the graph; _COMPUTED where the engine has the value
+    outputs: of the graph; where the engine has the value, its dtype as `_Computed`
     """
 
     engine: Engine
@@ -169,14 +176,18 @@ class _Compiled:
     outputs: Sequence[Any]
 
     def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        computed = iter(self.engine.run([values[place].detach().numpy() for place in self.inputs]).values())
-        return tuple(torch.from_numpy(next(computed)) if value is _COMPUTED else value for value in self.outputs)
+        computed = iter(self.engine.run([array_of(values[place]) for place in self.inputs]).values())
+        return tuple(
+            torch.from_numpy(next(computed)).to(value.dtype) if isinstance(value, _Computed) else value
+            for value in self.outputs
+        )
 
 
 def _outputs(program: torch.export.ExportedProgram) -> list[Any]:
-    """What the program returns: _COMPUTED for tensors, other values themselves."""
+    """What the program returns: `_Computed` for tensors, other values themselves."""
     kinds = [spec.arg for spec in program.graph_signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
-    return [arg.value if isinstance(arg, ConstantArgument) else _COMPUTED for arg in kinds]
+    declared = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    return [arg.value if isinstance(arg, ConstantArgument) else _Computed(declared[arg.name].dtype) for arg in kinds]
 
 
 def _is_weight(value: Any) -> bool:

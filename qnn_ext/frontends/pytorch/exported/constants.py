@@ -18,7 +18,7 @@ from ....op.base import constant
 from ....processes.isolation import working_on
 from ..common import check_quotient
 from .functional import is_mutable
-from .values import is_any_of
+from .values import array_of, is_any_of
 
 INNER_TENSOR = "export.access_subclass_inner_tensor.default"
 NOT_CONSTANT = object()
@@ -76,9 +76,9 @@ def as_value(tensor: Any) -> Any:
         return tensor
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
         raise UnsupportedOperatorError(f"a weight of type {type(tensor).__name__} is used as a plain tensor")
-    if tensor.dtype == torch.bfloat16 or tensor.layout != torch.strided:
-        raise UnsupportedOperatorError(f"a constant of {tensor.dtype} and layout {tensor.layout} is not supported")
-    return constant(tensor.detach().cpu().contiguous().numpy())
+    if tensor.layout != torch.strided:
+        raise UnsupportedOperatorError(f"a constant of layout {tensor.layout} is not supported")
+    return constant(array_of(tensor))
 
 
 def fold(values: Values, node: fx.Node, name: str) -> Any:

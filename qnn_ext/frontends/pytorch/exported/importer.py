@@ -37,7 +37,7 @@ from .constants import INNER_TENSOR, NOT_CONSTANT, Values, check_parts, fold, in
 from .functional import prepared
 from .registry import CONVERTERS
 from .run_time_sizes import convert_with_sizes
-from .values import dtype_name, is_any_of
+from .values import array_of, dtype_name, is_any_of
 
 _NO_EFFECT = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range", "_guards_fn")
 # TVM's: corners rounded instead of cut off; slices as copies
@@ -299,7 +299,7 @@ class ProgramImporter:
     def _bind_state(self, node: fx.Node, name: str, initial: torch.Tensor) -> None:
         """A buffer that the program changes is a state, which begins with the buffer's value."""
         charge(initial.shape, f"state '{name}'")
-        self._states[name] = State(name, initial.detach().numpy().copy())
+        self._states[name] = State(name, array_of(initial).copy())
         self._values[node] = self.assembly.state(initial.shape, dtype_name(initial.dtype))
 
     def _bind_user_input(self, node: fx.Node, name: str, spec: InputSpec, specs: list[TensorSpec]) -> None:

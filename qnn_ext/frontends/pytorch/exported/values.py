@@ -15,8 +15,8 @@ from ....op.base import constant, constant_value, shape_of
 from ...sizes import Size
 
 _VALUE_DTYPES = (
-    torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32,
-    torch.uint32, torch.int64, torch.uint64, torch.bool,
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.uint16,
+    torch.int32, torch.uint32, torch.int64, torch.uint64, torch.bool,
 )  # fmt: skip
 
 
@@ -29,10 +29,17 @@ class ComplexValue:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype of PyTorch as TVM writes it. Raises UnsupportedOperatorError."""
+    """A dtype of PyTorch as TVM writes it. bfloat16 is held as float32: a program in bfloat16 is computed in float32,
+    from the same weights. Raises UnsupportedOperatorError."""
     if dtype not in _VALUE_DTYPES:
         raise UnsupportedOperatorError(f"dtype {dtype} is not supported; export the model in float32")
-    return str(dtype).removeprefix("torch.")
+    return "float32" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch.")
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's values, see `dtype_name`."""
+    held = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return held.detach().cpu().contiguous().numpy()
 
 
 def is_any_of(name: str, parts: Sequence[str]) -> bool:

@@ -42,7 +42,7 @@ def _choose_qparams_affine(
     keepdim: bool,
 ) -> tuple[relax.Expr, relax.Expr]:
     shape = shape_of(x)
-    if dtype_of(x) != "float32" or scale_dtype not in (None, torch.float32):
+    if dtype_of(x) != "float32" or scale_dtype not in (None, torch.float32, torch.bfloat16):
         raise UnsupportedOperatorError(
             f"choosing quantization parameters for {dtype_of(x)} is not supported, only for float32"
         )

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from tvm import relax
 
 from ..... import op as qnn
@@ -243,7 +244,16 @@ def _to(importer: Any, x: Any, *_options: Any) -> Any:
     value = constant_value(x)
     if value is not None and value.dtype.itemsize == 1 and value.ndim >= 2 and importer.dtype == "float32":
         return importer.emit(qnn.dequantize(x, np.float32(1), np.int32(0)))
-    return cast(importer, x, importer.dtype)
+    real = cast(importer, x, importer.dtype)
+    source = importer.node.args[0]
+    narrows = importer.meta.dtype == torch.bfloat16 and _declared(source) != torch.bfloat16
+    return importer.emit(qnn.bfloat16(real)) if narrows else real
+
+
+def _declared(source: Any) -> torch.dtype | None:
+    """The dtype that the program declares for an argument; None for a number."""
+    value = source.meta.get("val") if isinstance(source, torch.fx.Node) else None
+    return value.dtype if isinstance(value, torch.Tensor) else None
 
 
 @converter("aten.embedding.default")
