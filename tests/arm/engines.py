@@ -44,7 +44,7 @@ def emulated(engine: qnn_ext.Engine, cpu: str = "") -> qnn_ext.Engine:
         library = replace(linked, cpu=cpu) if isinstance(linked, Program) else Program.of(engine, target, cpu)
         engine._executor = ProgramExecutor(library, weights, engine._variant.program, *model, engine.num_threads)
     elif backend_of(target) is families.AARCH64:
-        engine._executor = MachineExecutor(Machine(engine, cpu), *model, engine.kernels, 1)
+        engine._executor = MachineExecutor(Machine(engine, cpu), *model, engine.kernels, 1, 1)
     else:
         pytest.skip("TVM's runtime library, which this model needs, has no wheel for 32-bit ARM")
     return engine

@@ -202,7 +202,7 @@ def test_the_precision_is_in_the_key_of_a_build(monkeypatch):
     monkeypatch.delitem(sys.modules, "qnn_ext.plugins", raising=False)  # with plugins, builds have no key
     network, target = two_layers(), make_target("avx2", 1)
     keys = {
-        _key(qnn_ext.QnnModule(at_precision(network.ir, one), network.inputs, network.outputs), target, True)
+        _key([qnn_ext.QnnModule(at_precision(network.ir, one), network.inputs, network.outputs)], target, True)
         for one in ("float32", "bfloat16", "float16")
     }
     assert len(keys) == 3 and None not in keys
