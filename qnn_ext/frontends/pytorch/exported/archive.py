@@ -9,13 +9,14 @@ everything the conversion does not need is removed before PyTorch rebuilds the g
 from __future__ import annotations
 
 import ast
+import importlib
 import io
 import json
 import os
 import re
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -167,10 +168,9 @@ def _unpickle(content: bytes, name: str) -> Any:
 
 def import_torchao() -> None:
     """Makes torchao's operators and tensor classes known, if it is installed: programs may refer to them."""
-    try:
-        import torchao.quantization  # noqa: F401
-    except ImportError:
-        return
+    for module in ("torchao.quantization", "torchao.prototype.quantization.int4"):  # the latter: int4 weights for CPUs
+        with suppress(ImportError):
+            importlib.import_module(module)
 
 
 # ---- the program -------------------------------------------------------------------------------------------------

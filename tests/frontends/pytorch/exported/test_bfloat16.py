@@ -105,6 +105,17 @@ def test_language_models(kind):
         assert operators.count("dense") >= 4, operators
 
 
+@pytest.mark.parametrize("kind", ["int4 for CPUs", "8da4w"])
+def test_files(kind, tmp_path):
+    program = torch.export.export(decoder(kind), ARGUMENTS)
+    torch.export.save(program, tmp_path / "decoder.pt2")
+    arguments = [argument.numpy() for argument in ARGUMENTS]
+    module = qnn_ext.from_pytorch(tmp_path / "decoder.pt2")
+    np.testing.assert_array_equal(
+        Interpreter(module)(*arguments), Interpreter(qnn_ext.from_pytorch(program))(*arguments)
+    )
+
+
 def test_inputs_and_outputs_are_float32():
     class Scaled(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
