@@ -363,8 +363,8 @@ class _Search(Search):
         config: QConfig,
         keep: str,
     ) -> None:
-        super().__init__(module, data, judge, few, work, show)
-        self._data, self._config, self._keep = data, config, keep
+        super().__init__(module, data, judge, few, work, show, config)
+        self._data, self._keep = data, keep
 
     def run(self) -> Controlled:
         """Raises AccuracyError if nothing is accurate enough."""
@@ -394,11 +394,11 @@ class _Search(Search):
     def _settings(self) -> Iterator[tuple[Trial, _Setting]]:
         """Each setting with its trial. Those that come later build on the best of the earlier ones."""
         default = QConfig()
-        best = self._setting(FIRST, self._config)
+        best = self._setting(FIRST, self.config)
         trial = self._trial(best, _State())
         yield trial, best
         for name, values in _SETTINGS:
-            if getattr(self._config, name) != getattr(default, name):
+            if getattr(self.config, name) != getattr(default, name):
                 continue
             base = best
             for value in values:

@@ -11,7 +11,6 @@ Every trial is the model that would be the result, compiled.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +21,6 @@ from .config import QConfig
 from .dataset import Batches
 from .engines import engine_of
 from .grouped.simulation import Simulation
-from .judge import Judge
 from .search import BETTER, FIRST, MOST_PUT_BACK, Controlled, Search, first_enough, named, overridden
 from .stages import folded
 from .trials import Trial
@@ -96,19 +94,6 @@ class _Setting:
 
 
 class GroupSearch(Search):
-    def __init__(
-        self,
-        module: QnnModule,
-        data: Batches | None,
-        judge: Judge,
-        few: int,
-        work: str | os.PathLike | None,
-        show: Callable[[str], None],
-        config: QConfig,
-    ) -> None:
-        super().__init__(module, data, judge, few, work, show)
-        self._config = config
-
     def run(self) -> Controlled:
         """Raises AccuracyError if nothing is accurate enough."""
         best: tuple[Trial, _Setting] | None = None
@@ -132,11 +117,11 @@ class GroupSearch(Search):
     def _settings(self) -> Iterator[tuple[Trial, _Setting]]:
         """Each setting that is better than those before, with its trial."""
         default = QConfig()
-        best = self._setting(FIRST, self._config)
+        best = self._setting(FIRST, self.config)
         trial = self._trial(best, {})
         yield trial, best
         for name, values in _SETTINGS:
-            if getattr(self._config, name) != getattr(default, name) or (name in _NEEDING_DATA and self.data is None):
+            if getattr(self.config, name) != getattr(default, name) or (name in _NEEDING_DATA and self.data is None):
                 continue
             base = best
             for value in values:

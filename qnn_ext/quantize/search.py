@@ -41,7 +41,7 @@ class Search:
     """Quantizations of one module, measured and noted.
 
     data: that calibrate, None for none; few: batches on which noise is measured; work: folder of the journal
-    show: is told what is being tried
+    show: is told what is being tried; config: what is tried first
     """
 
     def __init__(
@@ -52,8 +52,10 @@ class Search:
         few: int,
         work: str | os.PathLike | None,
         show: Callable[[str], None],
+        config: QConfig,
     ) -> None:
         self.module, self.data, self.judge, self.few, self.show = module, data, judge, few, show
+        self.config = config
         seen = "" if data is None else digest_of(data)
         self.journal = Journal(work, repr([fingerprint(module), seen, judge.digest, few, judge.reference]))
         self.report = SearchReport(judge.goal.described(judge.reference), judge.reference)

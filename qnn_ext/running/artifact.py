@@ -118,7 +118,7 @@ def write(path: str | os.PathLike, parts: Sequence[Part], sign: PrivateKey | Non
     """
     from ..files.storage import replacing  # never needed to load
 
-    _description(parts)  # before linking
+    kernels = _kernels_of(parts)  # before linking
     libraries = _linked(parts)
     description = _description(parts)  # before there is a file
     signer = None
@@ -127,7 +127,7 @@ def write(path: str | os.PathLike, parts: Sequence[Part], sign: PrivateKey | Non
 
         signer = signer_with(sign)
     with replacing(path, ArtifactError) as file, Writer(file) as writer:
-        _fill(writer, description, parts, libraries)
+        _fill(writer, description, kernels, parts, libraries)
         writer.finish(signer)
 
 
@@ -141,7 +141,7 @@ def to_bytes(parts: Sequence[Part]) -> bytes:
                 compiled.library = library
     content = io.BytesIO()
     with Writer(content, packs=False) as writer:
-        _fill(writer, _description(parts), parts, libraries)
+        _fill(writer, _description(parts), _kernels_of(parts), parts, libraries)
         writer.finish(None)
     return content.getvalue()
 
@@ -150,14 +150,20 @@ def _linked(parts: Sequence[Part]) -> list[list[bytes]]:
     return [[compiled.linked() for compiled in variants] for _, variants in parts]
 
 
-def _fill(writer: Writer, description: bytes, parts: Sequence[Part], libraries: Sequence[Sequence[bytes]]) -> None:
+def _fill(
+    writer: Writer,
+    description: bytes,
+    kernels: Sequence[Sequence[bytes]],
+    parts: Sequence[Part],
+    libraries: Sequence[Sequence[bytes]],
+) -> None:
     """Write all members."""
     model, variants = parts[0]
     writer.add_small(_DESCRIPTION, description)
     writer.add_large(_STATES, _states_of(model))
     for index, compiled in enumerate(variants):
-        for number, (linked, (_, others)) in enumerate(zip(libraries, parts, strict=True)):
-            _add(writer, _kernels_name(index, number), _json(others[index].variant.kernels_to_json()))
+        for number, (listed, linked) in enumerate(zip(kernels, libraries, strict=True)):
+            _add(writer, _kernels_name(index, number), listed[index])
             _add(writer, _library_name(index, number), linked[index])
         if backend_described(compiled.variant.target).grid:
             _add_kernels(writer, index, compiled)
@@ -185,14 +191,24 @@ def _described(parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _description(parts: Sequence[Part]) -> bytes:
-    """Checked, with the kernels."""
+    """Of all but the kernels, checked."""
     description = _described(parts)
     check(description)
-    for described, (_, variants) in zip((description, *description.get("others", [])), parts, strict=True):
-        for compiled, variant in zip(variants, described["variants"], strict=True):
-            inputs = inputs_of({**description, **described})
-            check_kernels(compiled.variant.kernels_to_json(), inputs, variant["program"], "kernels")
     return _json(description)
+
+
+def _kernels_of(parts: Sequence[Part]) -> list[list[bytes]]:
+    """The kernels of each part and variant, checked after what they belong to."""
+    description = _described(parts)
+    check(description)
+    found = []
+    for described, (_, variants) in zip((description, *description.get("others", [])), parts, strict=True):
+        inputs = inputs_of({**description, **described})
+        listed = [compiled.variant.kernels_to_json() for compiled in variants]
+        for kernels, variant in zip(listed, described["variants"], strict=True):
+            check_kernels(kernels, inputs, variant["program"], "kernels")
+        found.append([_json(kernels) for kernels in listed])
+    return found
 
 
 def _json(description: Any) -> bytes:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from qnn_ext.module import QnnModule
+from qnn_ext.quantize.judge import Judge
 
 from .residual import residual_network
 
@@ -12,3 +13,24 @@ from .residual import residual_network
 def network() -> QnnModule:
     """Two convolutions with a sum between them, a mean and a dense layer."""
     return residual_network(np.random.default_rng(3))
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts measurements; `after`: how many until one is interrupted."""
+    state = {"count": 0, "after": None}
+
+    def counting(name):
+        measure = getattr(Judge, name)
+
+        def wrapped(self, *args):
+            if state["count"] == state["after"]:
+                raise KeyboardInterrupt
+            state["count"] += 1
+            return measure(self, *args)
+
+        monkeypatch.setattr(Judge, name, wrapped)
+
+    counting("figures")
+    counting("noise")
+    return state

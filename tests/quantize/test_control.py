@@ -14,7 +14,6 @@ from qnn_ext.module import State
 from qnn_ext.quantize import QConfig, control, control_accuracy, quantize
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.engines import shared_engines
-from qnn_ext.quantize.judge import Judge
 from qnn_ext.quantize.trials import JOURNAL
 
 from .networks import float_module
@@ -151,27 +150,6 @@ def test_a_goal_that_only_float_reaches(module):
     """A model in which nothing is quantized would be no answer."""
     with pytest.raises(AccuracyError, match=r"the best was .* in float: .* dB"):
         search(module, min_sqnr=400, keep="float32")
-
-
-@pytest.fixture
-def counted(monkeypatch):
-    """Counts measurements; `after`: how many until one is interrupted."""
-    state = {"count": 0, "after": None}
-
-    def counting(name):
-        measure = getattr(Judge, name)
-
-        def wrapped(self, *args):
-            if state["count"] == state["after"]:
-                raise KeyboardInterrupt
-            state["count"] += 1
-            return measure(self, *args)
-
-        monkeypatch.setattr(Judge, name, wrapped)
-
-    counting("figures")
-    counting("noise")
-    return state
 
 
 def test_an_interrupted_search_goes_on(module, plain, counted, tmp_path):

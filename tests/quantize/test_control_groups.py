@@ -17,7 +17,6 @@ from qnn_ext.quantize import QConfig, control_accuracy, control_groups, quantize
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.control_groups import IN_FLOAT, _Layers
 from qnn_ext.quantize.grouped.simulation import Simulation
-from qnn_ext.quantize.judge import Judge
 from qnn_ext.quantize.trials import JOURNAL
 
 from .networks import float_module
@@ -228,37 +227,22 @@ def test_a_goal_out_of_reach_names_the_best(module):
     assert report.best.in_float and set(report.noise) == set(Simulation(module, FOUR, None).layers)
 
 
-def test_an_interrupted_search_goes_on(module, monkeypatch, tmp_path):
-    state = {"count": 0, "after": None}
-
-    def counting(name):
-        measure = getattr(Judge, name)
-
-        def wrapped(self, *args):
-            if state["count"] == state["after"]:
-                raise KeyboardInterrupt
-            state["count"] += 1
-            return measure(self, *args)
-
-        monkeypatch.setattr(Judge, name, wrapped)
-
-    counting("figures")
-    counting("noise")
+def test_an_interrupted_search_goes_on(module, counted, tmp_path):
     goal = sqnr(module, FOUR) + 3
     expected = search(module, min_sqnr=goal)
-    total, state["count"] = state["count"], 0
+    total, counted["count"] = counted["count"], 0
     for after in (3, total - 2):
-        state["after"] = after
+        counted["after"] = after
         with pytest.raises(KeyboardInterrupt):
             search(module, min_sqnr=goal, work=tmp_path)
-    state["after"] = None
+    counted["after"] = None
     found = search(module, min_sqnr=goal, work=tmp_path)
-    assert state["count"] == total, "nothing is measured twice"
+    assert counted["count"] == total, "nothing is measured twice"
     assert found.config == expected.config and found.report.noise == expected.report.noise
     figures = [(trial.setting, trial.sqnr, trial.bits) for trial in expected.report.trials]
     assert [(trial.setting, trial.sqnr, trial.bits) for trial in found.report.trials] == figures
     again = search(module, min_sqnr=goal, work=tmp_path)
-    assert state["count"] == total and all(trial.repeated for trial in again.report.trials)
+    assert counted["count"] == total and all(trial.repeated for trial in again.report.trials)
     np.testing.assert_array_equal(results(again.stages.result), results(expected.stages.result))
     lines = (tmp_path / JOURNAL).read_text(encoding="utf-8").splitlines()
     assert len({json.loads(line)["key"] for line in lines}) == len(lines) == total

@@ -121,12 +121,7 @@ def _multiply(
     chunk = chunk_of(workload, instruction)
     thread = dp4a.place(sch, weight, loops, tile.columns, tile.thread_columns, tile, chunk, instruction)
     _unpack(sch, workload, weight.loaded, thread, form)
-    sch.unroll(row)
-    sch.unroll(column)
-    initial = sch.decompose_reduction(dots, inner)
-    for loop in sch.get_loops(initial)[-2:]:
-        sch.unroll(loop)
-    instruction.apply(sch, dots, value)
+    dp4a.accumulate(sch, dots, inner, (row, column, value), instruction)
 
 
 def _stage_packed(sch: Schedule, dots: SBlockRV) -> Operand:

@@ -198,6 +198,17 @@ def multiply(sch: Schedule, workload: Workload, product: SBlockRV, tile: Tile, i
     for operand, (size, own), run in zip(operands, sides, runs, strict=True):
         thread = place(sch, operand, (step, word), size, own, tile, instruction.loaded, instruction)
         load(sch, operand, thread, run)
+    accumulate(sch, product, step, (row, column, value), instruction)
+
+
+def accumulate(
+    sch: Schedule, product: SBlockRV, step: LoopRV, loops: tuple[LoopRV, LoopRV, LoopRV], instruction: Instruction
+) -> None:
+    """Keep a thread's sums in registers, which begin before the loop `step`, and tensorize the product.
+
+    loops: over rows, columns, and the values that one instruction takes
+    """
+    row, column, value = loops
     sch.unroll(row)
     sch.unroll(column)
     initial = sch.decompose_reduction(product, step)

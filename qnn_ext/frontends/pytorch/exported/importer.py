@@ -97,7 +97,7 @@ class ProgramImporter:
             return None
         source: Any = cast.args[0]
         tensor = self._values.known(source)
-        return tensor.detach().cpu().contiguous().numpy() if tensor.ndim == 2 else None
+        return array_of(tensor) if tensor.ndim == 2 else None
 
     @property
     def dtype(self) -> str:

@@ -29,6 +29,8 @@ _BLOCK = 64  # rows that are packed independently of others, or a multiple of th
 
 @converter("aten._weight_int4pack_mm_for_cpu.default")
 def _int4_linear(importer: Any, x: relax.Expr, packed: relax.Expr, group: int, scales_and_zeros: Any) -> relax.Expr:
+    if dtype_of(x) != "float32":
+        raise UnsupportedOperatorError(f"int4 weights are multiplied by float32, found {dtype_of(x)}")
     data, parts = constant_value(packed), constant_value(scales_and_zeros)
     if data is None or parts is None:
         raise UnsupportedOperatorError("the weight, its scales and zeros must be constants")
@@ -46,10 +48,7 @@ def _int4_linear(importer: Any, x: relax.Expr, packed: relax.Expr, group: int, s
     middle: np.ndarray = np.asarray(_MIDDLE, np.int32)
     if zero.any():
         middle = np.asarray(_MIDDLE - np.divide(zero, scale, out=np.zeros_like(zero), where=scale != 0), np.float32)
-    values = unpacked(data)
-    weight, factors, offsets = constant(pack(values, "uint4")), constant(scale), constant(middle)
-    if dtype_of(x) != "float32":
-        raise UnsupportedOperatorError(f"int4 weights are multiplied by float32, found {dtype_of(x)}")
+    weight, factors, offsets = constant(pack(unpacked(data), "uint4")), constant(scale), constant(middle)
     return importer.emit(qnn.blockwise_dense(x, weight, factors, offsets, "uint4", group))
 
 
