@@ -8,7 +8,7 @@ values: 6 dB are one bit.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..module import QnnModule
 from ..op.base import call_attributes, definition_of
 from ..op.observe import OBSERVE
 from ..passes.rewrite import bindings_of, variables_of
+from ..running.engine import Engine
 from .annotate.families import Family, family_of
 from .config import QConfig
 from .dataset import batches
@@ -213,6 +214,7 @@ class _Measurement:
         self._layers = layers
         self._outputs = outputs
         self._engine = compile_module(program.module)
+        self._exact, self._simulated = (_Stream(self._engine, np.full(len(program.sites), on)) for on in (False, True))
         self._tensors = {name: len(outputs) + i for i, name in enumerate(program.tensors)}
         self._sites = {one.site.name: _SiteMeter(one) for one in program.sites}
         self._together = {layer.name: FidelityMeter() for layer in layers}
@@ -225,12 +227,13 @@ class _Measurement:
         exact: list[np.ndarray] = []
         for index, batch in enumerate(data):
             progress(f"all layers, batch {index + 1} of {len(data)}", 2 * index / len(data) / work)
-            exact.append(self._measure(list(batch)))
+            exact.append(self._measure(batch))
         found = ", ".join(f"{name} {meter.result.sqnr:.1f} dB" for name, meter in self._whole.items())
         for index, layer in enumerate(self._layers):
             progress(f"{found}; layer {index + 1} of {len(self._layers)} alone", (2 + index) / work)
+            alone = _Stream(self._engine, self._switches(layer.sites))
             for batch, reference in zip(data, exact, strict=True):
-                self._alone[layer.name].add(reference, self._run(list(batch), layer.sites)[0])
+                self._alone[layer.name].add(reference, alone.run(batch)[0])
         for meter in self._sites.values():
             if meter.value is not None:
                 meter.add(meter.value)
@@ -246,14 +249,13 @@ class _Measurement:
             len(data),
         )
 
-    def _run(self, batch: list[np.ndarray], on: frozenset[str]) -> list[np.ndarray]:
-        switches = np.array([one.site.name in on for one in self._program.sites])
-        return list(self._engine.run([*batch, switches]).values())
+    def _switches(self, on: Collection[str]) -> np.ndarray:
+        return np.array([one.site.name in on for one in self._program.sites])
 
-    def _measure(self, batch: list[np.ndarray]) -> np.ndarray:
+    def _measure(self, batch: Sequence[np.ndarray]) -> np.ndarray:
         """Measure a batch with all layers quantized; returns the exact first output."""
-        exact = self._run(batch, frozenset())
-        simulated = self._run(batch, frozenset(self._sites))
+        exact = self._exact.run(batch)
+        simulated = self._simulated.run(batch)
         for index, name in enumerate(self._outputs):
             self._whole[name].add(exact[index], simulated[index])
         for layer in self._layers:
@@ -263,6 +265,22 @@ class _Measurement:
             if meter.tensor is not None:
                 meter.add(exact[self._tensors[meter.tensor]])
         return exact[0]
+
+
+class _Stream:
+    """The program over one batch after another with the same switches. A model's states are those that its batches
+    before left with these switches; streams may take turns on one engine."""
+
+    def __init__(self, engine: Engine, switches: np.ndarray) -> None:
+        self._engine = engine
+        self._switches = switches
+        self._states = [state.initial for state in engine.states]
+
+    def run(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:
+        self._engine.set_states(self._states)
+        results = list(self._engine.run([*batch, self._switches]).values())
+        self._states = self._engine.state_values()
+        return results
 
 
 class _SiteMeter:

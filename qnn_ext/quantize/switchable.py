@@ -78,6 +78,7 @@ def observations(annotated: QnnModule, ranges: Mapping[str, Range], config: QCon
 @dataclass(frozen=True)
 class Switchable:
     """A module whose last input, `switches` (sites,) bool, says which tensors are quantized; without sites it has none.
+    States stay behind the inputs.
 
     module:  its outputs are the model's, then the tensors named in `tensors`
     sites:   in the order of the switches
@@ -97,7 +98,9 @@ def switchable(annotated: QnnModule, observed: Sequence[Observed], tensors: Sequ
     new = Rebuild(function)
     emit = new.builder.emit
     shown: dict[str, Any] = {str(param.name): param for param in function.params}
-    params = [*function.params, switches] if observed else list(function.params)
+    inputs_end = len(annotated.inputs)
+    inner = [switches] if observed else []
+    params = [*function.params[:inputs_end], *inner, *function.params[inputs_end:]]
     with new.main(params):
         on = _split(switches, list(by_site), emit)
         for binding in new.bindings:

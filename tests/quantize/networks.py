@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import relax
 
-from qnn_ext.module import QnnModule, TensorSpec
+from qnn_ext.module import QnnModule, State, TensorSpec
 from qnn_ext.op.base import call_attributes, constant, shape_of
 from qnn_ext.op.evaluate import evaluate
 from qnn_ext.passes.rewrite import bindings_of, op_name
@@ -29,6 +29,21 @@ def float_module(shape: Sequence[int], body: Callable) -> QnnModule:
     return QnnModule(
         builder.get(), (TensorSpec("x", tuple(shape), "float32"),), (TensorSpec("y", shape_of(y), "float32"),)
     )
+
+
+def recurrent_module(rng: np.random.Generator) -> QnnModule:
+    """s ← tanh(x·W + s·U), y = s·V, of one row of 6."""
+    x, s = (relax.Var(name, relax.TensorType((1, 6), "float32")) for name in ("x", "s"))
+    w, u, v = (relax.const(rng.normal(size=(6, 6)).astype(np.float32)) for _ in range(3))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, s]):
+        with builder.dataflow():
+            parts = [builder.emit(relax.op.matmul(data, weight)) for data, weight in ((x, w), (s, u))]
+            new = builder.emit(relax.op.tanh(builder.emit(relax.op.add(*parts))))
+            result = builder.emit_output(relax.Tuple([builder.emit(relax.op.matmul(new, v)), new]))
+        builder.emit_func_output(result)
+    x_spec, y_spec = (TensorSpec(name, (1, 6), "float32") for name in "xy")
+    return QnnModule(builder.get(), (x_spec,), (y_spec,), (State("s", np.zeros((1, 6), np.float32)),))
 
 
 RNG = np.random.default_rng(11)

@@ -12,7 +12,7 @@ from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.ranges import Range
 from qnn_ext.quantize.realize import simulate
 from tests.quantize.digits import calibration_images, network
-from tests.quantize.networks import float_module
+from tests.quantize.networks import float_module, recurrent_module
 
 CONFIG = QConfig(calibrate_mode="minmax")
 
@@ -43,6 +43,24 @@ def test_outputs_are_those_of_the_simulation(case):
     expected = fidelity(exact, simulated)
     assert found.outputs["logits"].sqnr == pytest.approx(expected.sqnr, abs=0.5)  # biases are not rounded here
     assert found.samples == 20
+
+
+def test_states_go_on_from_the_batch_before_of_the_same_switches(rng):
+    """As if the float and the simulated model had each run over the whole sequence, and every layer alone as well."""
+    module = recurrent_module(rng)
+    data = rng.normal(size=(8, 6)).astype(np.float32)
+    annotated = annotate(module, CONFIG)
+    table = calibrate(annotated, data, CONFIG)
+    found = analyze(annotated, table, data, CONFIG)
+
+    def run(module):
+        engine = qnn_ext.build(module, num_threads=1)
+        return np.concatenate([engine(row[None]) for row in data])
+
+    exact, simulated = run(module), run(simulate(annotated, table, CONFIG))
+    assert found.outputs["y"].sqnr == pytest.approx(fidelity(exact, simulated).sqnr, abs=0.5)
+    assert len(found.layers) == 3
+    assert all(layer.alone.sqnr > found.outputs["y"].sqnr - 1 for layer in found.layers)
 
 
 def test_outputs_are_known_before_each_layer_alone(case):

@@ -10,13 +10,12 @@ from tvm import relax
 import qnn_ext
 from qnn_ext.errors import AccuracyError, QuantizationError, QuantizationWarning
 from qnn_ext.interpreter import Interpreter
-from qnn_ext.module import State
 from qnn_ext.quantize import QConfig, control, control_accuracy, quantize
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.engines import shared_engines
 from qnn_ext.quantize.trials import JOURNAL
 
-from .networks import float_module
+from .networks import float_module, recurrent_module
 from .residual import residual_network
 
 RNG = np.random.default_rng(9)
@@ -197,19 +196,9 @@ def test_validation_data_judge_and_others_calibrate(module, counted, tmp_path):
 
 
 def test_states_start_anew_for_each_trial():
-    """s ← tanh(x·W + s·U), y = s·V, judged on a sequence."""
+    """A recurrent network, judged on a sequence."""
     rng = np.random.default_rng(4)
-    x, s = (relax.Var(name, relax.TensorType((1, 6), "float32")) for name in ("x", "s"))
-    w, u, v = (relax.const(rng.normal(size=(6, 6)).astype(np.float32)) for _ in range(3))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, s]):
-        with builder.dataflow():
-            parts = [builder.emit(relax.op.matmul(data, weight)) for data, weight in ((x, w), (s, u))]
-            new = builder.emit(relax.op.tanh(builder.emit(relax.op.add(*parts))))
-            result = builder.emit_output(relax.Tuple([builder.emit(relax.op.matmul(new, v)), new]))
-        builder.emit_func_output(result)
-    x_spec, y_spec = (qnn_ext.TensorSpec(name, (1, 6), "float32") for name in "xy")
-    module = qnn_ext.QnnModule(builder.get(), (x_spec,), (y_spec,), (State("s", np.zeros((1, 6), np.float32)),))
+    module = recurrent_module(rng)
     data = rng.normal(size=(12, 6)).astype(np.float32)
     plain = run_sequence(quantize(module, dataset=data, config=FIXED), data)
     exact = run_sequence(module, data)
