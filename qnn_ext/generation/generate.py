@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import InputError
-from .language_model import LanguageModel, whole_tokens
+from .language_model import LanguageModel, check_model, whole_tokens
 from .sampling import Sampling
 
 
@@ -55,9 +55,12 @@ def generate(
     ends:     tokens that end the text and are not part of it
     progress: is kept up to date
 
-    Raises InputError for an empty prompt, a token beyond the vocabulary or a position beyond the cache, and for `most`
-    and `ends` that are no whole numbers.
+    Raises InputError for an empty prompt, a token beyond the vocabulary or a position beyond the cache, for `most` and
+    `ends` that are no whole numbers, and for a model, sampling or progress of another type.
     """
+    check_model(model)
+    if progress is not None and not isinstance(progress, Generated):
+        raise InputError(f"progress must be a Generated, found {type(progress).__name__}")
     if isinstance(most, bool) or not hasattr(most, "__index__"):
         raise InputError(f"most must be a whole number of tokens, found {most!r}")
     if sampling is not None and not isinstance(sampling, Sampling):

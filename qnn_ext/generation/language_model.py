@@ -75,6 +75,12 @@ def _unknown(engine: Engine, reason: str) -> QnnError:
     )
 
 
+def check_model(model: Any) -> None:
+    """Raises InputError for what does not return logits for tokens as a LanguageModel does, an Engine among them."""
+    if not all(callable(getattr(model, name, None)) for name in ("logits", "reset")):
+        raise InputError(f"a LanguageModel is needed, found {type(model).__name__}: use LanguageModel(engine)")
+
+
 def whole_tokens(tokens: Any) -> list[int]:
     """Tokens as whole numbers. Raises InputError for anything else."""
     try:
@@ -98,17 +104,12 @@ class LanguageModel:
     position: how many tokens the cache holds
     vocabulary: how many tokens there are
 
-    Raises QnnError if an engine is no language model, or does not have the same states as the others.
+    Raises InputError for what is no engine, QnnError if an engine is no language model, or does not have the same
+    states as the others.
     """
 
     def __init__(self, engines: Engine | Sequence[Engine]) -> None:
-        given = [
-            one
-            for engine in ([engines] if isinstance(engines, Engine) else engines)
-            for one in (engine, *engine.others)
-        ]
-        if not given:
-            raise QnnError("a language model needs at least one engine")
+        given = [one for engine in _engines_of(engines) for one in (engine, *engine.others)]
         self._engines = sorted(((Ports.of(engine), engine) for engine in given), key=lambda pair: pair[0].count)
         first = given[0]
         for other in given[1:]:
@@ -223,6 +224,16 @@ def _pads(ports: Ports, engine: Engine) -> bool:
     if ports.positions is None or ports.mask is not None:
         return False
     return int(np.prod(engine.inputs[ports.positions].shape)) == ports.count
+
+
+def _engines_of(engines: Any) -> Sequence[Engine]:
+    found = [engines] if isinstance(engines, Engine) else engines
+    if not isinstance(found, Sequence) or not found or not all(isinstance(engine, Engine) for engine in found):
+        raise InputError(
+            f"a language model is made of an Engine, or several in a list, found {engines!r:.80}: `qnn_ext.build` "
+            "and `qnn_ext.load` return them"
+        )
+    return found
 
 
 def _shapes(states: Sequence[State]) -> list[tuple[str, tuple[int, ...]]]:

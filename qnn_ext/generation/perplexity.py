@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from ..errors import InputError
-from .language_model import LanguageModel, whole_tokens
+from .language_model import LanguageModel, check_model, whole_tokens
 
 
 def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]]) -> float:
@@ -17,8 +17,12 @@ def perplexity(model: LanguageModel, texts: Sequence[Sequence[int]]) -> float:
 
     texts: tokens; each text begins with an empty cache, and has to fit it
 
-    Raises InputError if no text has two tokens, for a token beyond the vocabulary or a position beyond the cache.
+    Raises InputError if no text has two tokens, for a token beyond the vocabulary or a position beyond the cache, and
+    for what is no model or no list of texts.
     """
+    check_model(model)
+    if not isinstance(texts, Iterable):
+        raise InputError(f"texts must be lists of tokens in a list, found {type(texts).__name__}")
     losses = [loss for text in texts for loss in _losses(model, whole_tokens(text))]
     if not losses:
         raise InputError("perplexity needs a text of at least two tokens: each is predicted from those before it")

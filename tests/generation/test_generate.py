@@ -309,9 +309,24 @@ def test_whatever_is_no_token(language_model):
             next(generate(language_model, prompt, 2))
         with pytest.raises(InputError):
             perplexity(language_model, [prompt])
-    for arguments in ({"most": 1.5}, {"most": "3"}, {"most": None}, {"ends": None}, {"ends": "ab"}, {"sampling": 3}):
+    for arguments in (
+        *({"most": most} for most in (1.5, "3", None)),
+        *({"ends": ends} for ends in (None, "ab")),
+        {"sampling": 3},
+        {"progress": 3},
+        *({"model": model} for model in (None, language_model.engines[0])),
+    ):
         with pytest.raises(InputError):
-            next(generate(language_model, **{"prompt": [1], "most": 2, **arguments}))
+            next(generate(**{"model": language_model, "prompt": [1], "most": 2, **arguments}))
+    for model, texts in ((None, [[1, 2]]), (language_model.engines[0], [[1, 2]]), (language_model, 3)):
+        with pytest.raises(InputError):
+            perplexity(model, texts)
+
+
+@pytest.mark.parametrize("engines", [None, 3, [3], [], "ab", {}])
+def test_whatever_is_no_engine(engines):
+    with pytest.raises(InputError, match="made of an Engine"):
+        LanguageModel(engines)
 
 
 def test_whatever_is_no_state(language_model):
