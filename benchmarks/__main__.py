@@ -16,7 +16,7 @@ Throughput of several engines at once: `python -m benchmarks.streams`.
 
 All available models on one and two threads take about 15 minutes on two cores. Leave the machine idle meanwhile:
 another process on one of two cores doubles the time of two threads. Where that is impossible, --realtime gives the
-runtimes priority.
+runtimes priority. With --slow-core a share of one core's time is taken away, as on a CPU with big and little cores.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from qnn_ext.report.machine import ARITHMETIC
 from .architectures import ARCHITECTURES, write_architectures
 from .comparison import Options, compare
 from .compiling import Compiled, compile_model
+from .disturbances import slow_core
 from .models import Model, default_models, find_models
 from .plots import write_plots
 from .report import markdown
@@ -139,6 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
     rounds, length = (3, 0.01) if options.quick else (options.rounds, 0.04)
     how = Options(rounds, length, options.setup_limit, options.realtime, options.verbose, options.precision)
     with (
+        slow_core(options.slow_core),
         tempfile.TemporaryDirectory(prefix="qnn-ext-architectures-") as made,
         Bench(options.threads, peers, how) as bench,
     ):
@@ -200,8 +202,15 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--realtime", action="store_true", help="measure with real-time priority on a busy machine (needs root)"
     )
+    parser.add_argument(
+        "--slow-core", type=float, default=0.0, metavar="SHARE",
+        help="take this share of the last core's time away, 0.2 ms at a time (0; needs root)",
+    )  # fmt: skip
     parser.add_argument("--verbose", action="store_true", help="show what the runtimes print")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not 0 <= options.slow_core < 1:
+        parser.error("--slow-core takes a share from 0 to below 1")
+    return options
 
 
 def _write(options: argparse.Namespace, bench: Bench) -> None:

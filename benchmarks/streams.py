@@ -12,19 +12,17 @@ process; they take turns. Memory: the most that is resident while serving, and w
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .compiling import compile_model
+from .disturbances import busy_processes
 from .models import Model, find_models
 from .runners import PEERS, Runner, timed
 from .turns import Times, take_turns
@@ -134,23 +132,11 @@ def rows(model: Model, streams: int, options: argparse.Namespace) -> list[str]:
                 tasks[name] = Task(f"streams:{peer.key}", str(model.path), streams, compiled.inputs)
         workers = {name: Worker(task, realtime=options.realtime) for name, task in tasks.items()}
         try:
-            with _busy_processes(options.busy):
+            with busy_processes(options.busy):
                 return _measured(model, workers, options.rounds)
         finally:
             for worker in workers.values():
                 worker.close()
-
-
-@contextmanager
-def _busy_processes(count: int) -> Iterator[None]:
-    """A context in which other processes want cores too."""
-    processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def _measured(model: Model, workers: dict[str, Worker], rounds: int) -> list[str]:

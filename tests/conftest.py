@@ -91,10 +91,10 @@ def environment() -> dict[str, str]:
 
 @pytest.fixture
 def everything_shared(monkeypatch):
-    """Sets thresholds to zero: every loop that may run in parallel does."""
+    """Sets thresholds to zero: every loop that may run in parallel does, in parts that threads take from each other."""
     from qnn_ext.targets.backend import Backend, Sharing
 
-    everything = Sharing(*[1] * 9, meeting=-1.0, launch=-1e9, unasked=-1e9)
+    everything = Sharing(*[1] * 9, meeting=-1.0, part=1e-9, launch=-1e9, unasked=-1e9)
     monkeypatch.setattr(Backend, "sharing", property(lambda _: everything))
 
 

@@ -71,6 +71,7 @@ class Sharing:
     resized_elements:  results of a bilinear resize
     softmax_elements:  elements of a softmax
     meeting:           nanoseconds that a barrier takes, including the data fetched after it
+    part:              nanoseconds, at least, of what a task takes over from another one: to claim it takes 20 to 100
     launch:            nanoseconds that a parallel region must save: starting one takes 1 to 5 µs, more if the threads
                        have gone to sleep
     unasked:           nanoseconds that a model must save where nobody asked for threads. On a busy machine a thread
@@ -88,6 +89,7 @@ class Sharing:
     resized_elements: float = 1 << 16
     softmax_elements: float = 1 << 14
     meeting: float = 300.0
+    part: float = 20_000.0
     launch: float = 6000.0
     unasked: float = 50_000.0
 

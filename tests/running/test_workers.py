@@ -319,7 +319,7 @@ import numpy
 from benchmarks.soak import {model.__name__} as model
 from qnn_ext.targets.backend import Backend, Sharing
 import qnn_ext
-Backend.sharing = property(lambda _: Sharing(*[1] * 9, meeting=-1.0, launch=-1e9, unasked=-1e9))
+Backend.sharing = property(lambda _: Sharing(*[1] * 9, meeting=-1.0, part=1e-9, launch=-1e9, unasked=-1e9))
 from qnn_ext.running import threads
 threads.use_tvm_threads = None
 before = len(os.listdir("/proc/self/task"))

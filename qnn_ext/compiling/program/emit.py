@@ -1,12 +1,13 @@
 """The program: one function that runs all kernels of a model over one workspace, on one or several threads.
 
 `program(workspace, weights, tasks, profile)` calls `share(…, task, tasks)` for every task, through TVM's thread pool if
-there are several. Each share runs its part of every kernel and waits at the barriers from `barriers`.
+there are several. Each share runs its part of every kernel and waits at the barriers from `barriers`. Long phases have
+more parts than there are tasks: a task that is done takes over parts of others, whose cores may be slower or busy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -15,13 +16,13 @@ from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
 from ...targets.backend import threads_of
-from ...targets.features import backend_of
+from ...targets.features import backend_of, sharing_of
 from ..workers import system_of, use_workers
 from .barriers import Access, Range, barriers
 from .graph import Graph, Step
 from .phases import Kernel, Phase, pointer_var
 from .storage import Loop, Storage, Where, aligned, path_of
-from .support import BARRIER, CLOCK, support_ir
+from .support import BARRIER, CLAIM, CLAIMS, CLOCK, support_ir
 
 PROGRAM = "program"
 """Name of the function in the library."""
@@ -35,6 +36,9 @@ of workspace and weights. `artifact` compares them with a file's description."""
 
 HEADER = 64
 """Bytes before the time stamps: the barrier's counters, of arrivals and of sleepers, have their own cache line."""
+
+PARTS = 8
+"""The most parts of a phase for each task."""
 
 MANY = 1 << 12  # more than any number of threads
 TOGETHER = 256  # statements per function: LLVM's time grows with their square
@@ -54,9 +58,14 @@ class Call:
     loop: Loop | None
 
 
-def header_bytes(graph: Graph) -> int:
+def header_bytes(graph: Graph, target: Target) -> int:
     """Bytes at the start of the workspace: the barrier's counter, then the times before each kernel and at the end.
-    With loops, also the time that each kernel took so far, and when the last one ended."""
+    With loops, also the time that each kernel took so far, and when the last one ended. Then the claims of all tasks.
+    """
+    return _claims_start(graph) + CLAIMS * threads_of(target.attrs)
+
+
+def _claims_start(graph: Graph) -> int:
     kernels = graph.kernels
     sums = len(kernels) + 1 if any(step.loop for step in kernels) else 0
     return aligned(HEADER + 8 * (len(kernels) + 1 + sums))
@@ -80,7 +89,7 @@ def emit(
 ) -> IRModule:
     """The program of a planned graph as flat functions, `program` and what it calls."""
     calls, functions = calls_of(graph, kernels, scratch)
-    return Emitter(calls, workspace, weights, target).module(functions)
+    return Emitter(calls, workspace, weights, target, _claims_start(graph)).module(functions)
 
 
 def calls_of(
@@ -155,15 +164,19 @@ def in_a_row(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
 
 
 class Emitter:
-    """Writes a list of calls as functions."""
+    """Writes a list of calls as functions. claims: where those of all tasks are in the workspace, None if tasks do only
+    their own shares"""
 
-    def __init__(self, calls: Sequence[Call], workspace: int, weights: int, target: Target) -> None:
+    def __init__(
+        self, calls: Sequence[Call], workspace: int, weights: int, target: Target, claims: int | None = None
+    ) -> None:
         self._calls = calls
         self._threaded = any(call.phase is not None and call.phase.parallel for call in calls)
         self._sizes = workspace, weights
         self._target = target
         self._most_tasks = threads_of(target.attrs)
         self._task, self._tasks, self._profile = (tirx.Var(name, "int32") for name in ("task", "tasks", "profile"))
+        self._claims, self._claimed, self._most_claimed = claims, 0, 0  # since the last barrier, and at most
         self._counters: dict[Loop, tirx.Var] = {}
         self._numbers: dict[Loop, Any] = {}
 
@@ -351,9 +364,35 @@ class Emitter:
 
     def _call(self, call: Call, phase: Phase) -> tirx.Stmt:
         args: list[Any] = [self._address(storage) for storage in call.storages]
-        if phase.parallel:
-            return tirx.Evaluate(ir.Call(call.symbol, [*args, self._task, self._tasks], ret_ty=INT))
-        return self._alone(tirx.Evaluate(ir.Call(call.symbol, args, ret_ty=INT)))
+        if not phase.parallel:
+            return self._alone(tirx.Evaluate(ir.Call(call.symbol, args, ret_ty=INT)))
+
+        def run(part: Any, parts: Any) -> tirx.Stmt:
+            return tirx.Evaluate(ir.Call(call.symbol, [*args, part, parts, self._task], ret_ty=INT))
+
+        parts = self._parts(phase)
+        return run(self._task, self._tasks) if parts == 1 else self._claiming(run, parts)
+
+    def _parts(self, phase: Phase) -> int:
+        """The number of parts of each task; 1 if it does its share of the phase and no more."""
+        if self._claims is None or self._claimed == CLAIMS // 8:
+            return 1
+        tasks = self._most_tasks
+        long = int(phase.cost / tasks / sharing_of(self._target).part)
+        return max(1, min(PARTS, phase.iterations // tasks, long))
+
+    def _claiming(self, run: Callable[[Any, Any], tirx.Stmt], parts: int) -> tirx.Stmt:
+        """What one task does of a phase: a part after the other, while there are any."""
+        assert self._claims is not None
+        claims = tirx.address_of(self._bytes[0][int64(self._claims + 8 * self._claimed)])
+        self._claimed += 1
+        self._most_claimed = max(self._most_claimed, self._claimed)
+        part = tirx.decl_buffer((1,), "int32", "part", layout=None)
+        counter = tirx.address_of(self._bytes[0][int64(0)])
+        claim = tirx.call_extern("int32", CLAIM, counter, claims, self._task, self._tasks, int32(parts))
+        claimed = tirx.BufferStore(part, claim, [int32(0)])
+        body = tirx.SeqStmt([run(part[int32(0)], self._tasks * int32(parts)), claimed])
+        return tirx.SeqStmt([tirx.AllocBuffer(part), claimed, tirx.While(part[int32(0)] >= 0, body)])
 
     def _address(self, storage: Storage) -> ir.Expr:
         buffer = self._bytes[0 if storage.array is None else 1]
@@ -363,6 +402,7 @@ class Emitter:
         return tirx.address_of(buffer[place])
 
     def _meet(self) -> tirx.Stmt:
+        self._claimed = 0
         counter = tirx.address_of(self._bytes[0][tirx.IntImm("int64", 0)])
         return tirx.Evaluate(tirx.call_extern("void", BARRIER, counter, self._tasks))
 
@@ -388,12 +428,24 @@ class Emitter:
                 [
                     tirx.DeclBuffer(counter, data=workspace),
                     *(tirx.BufferStore(counter, int32(0), [int32(index)]) for index in range(2)),
+                    *self._clear_claims(workspace),
                     tirx.IfThenElse(tirx.EQ(tasks, int32(1)), alone, self._launch(run)),
                 ]
             )
         body = tirx.AttrStmt(0, "pragma_import_llvm", self._support(), body)
         attrs = {"global_symbol": PROGRAM, "tirx.noalias": True}
         return tirx.PrimFunc([workspace, weights, tasks, profile], body, attrs=ir.make_node("ir.DictAttrs", **attrs))
+
+    def _clear_claims(self, workspace: tirx.Var) -> list[tirx.Stmt]:
+        if not self._most_claimed:
+            return []
+        assert self._claims is not None
+        first, each = self._claims // 8, CLAIMS // 8
+        words = tirx.decl_buffer((first + each * self._most_tasks,), "int64", "words", layout=None)
+        task = tirx.Var("task", "int32")
+        stores = [tirx.BufferStore(words, int64(-1), [first + task * each + i]) for i in range(self._most_claimed)]
+        loop = tirx.For(task, int32(0), int32(self._most_tasks), tirx.ForKind.SERIAL, in_a_row(stores))
+        return [tirx.DeclBuffer(words, data=workspace), loop]
 
     def _memory(self) -> tirx.PrimFunc:
         result = tirx.Var("result", "handle")

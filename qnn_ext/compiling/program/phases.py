@@ -30,15 +30,18 @@ IMPORT = "pragma_import_llvm"
 class Phase:
     """A part of a kernel as a function.
 
-    pointers: which of the kernel's pointers it takes: those of the kernel's parameters, then those of scratch buffers
-    parallel: whether it also takes (task, task count) and does only that share of its work
-    cost:     estimated nanoseconds on one core
+    pointers:   which of the kernel's pointers it takes: those of the kernel's parameters, then those of scratch buffers
+    parallel:   whether it also takes (part, part count, task), and does only that part of its work, with the scratch
+                buffers of that task
+    cost:       estimated nanoseconds on one core
+    iterations: of its parallel loop: the most parts that have any work; 0 if that is not known
     """
 
     function: tirx.PrimFunc
     pointers: tuple[int, ...]
     parallel: bool
     cost: float
+    iterations: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,10 +193,15 @@ class _Splitter:
         indices = tuple(i for i, var in enumerate(everything) if var in used or var in scratch.values())
         pointers = [everything[i] for i in indices]
         counts: list[tirx.Var] = []
+        iterations = 0
         if parallel:
-            counts = [self._task, tirx.Var("tasks", "int32")]
-            statements = [share(stmt, *counts) for stmt in statements]
-        return Phase(self._as_function([*prelude, *statements], pointers, counts), indices, parallel, cost)
+            (loop,) = statements
+            iterations = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else 0
+            part, parts = (tirx.Var(name, "int32") for name in ("part", "parts"))
+            counts = [part, parts, self._task]
+            statements = [share(loop, part, parts)]
+        function = self._as_function([*prelude, *statements], pointers, counts)
+        return Phase(function, indices, parallel, cost, iterations)
 
     def _as_function(
         self, statements: list[tirx.Stmt], pointers: list[tirx.Var], counts: list[tirx.Var]
@@ -213,12 +221,12 @@ class _Splitter:
         return tirx.PrimFunc([*pointers, *counts], body, ir.PrimType("int32"), self._function.attrs)
 
 
-def share(loop: tirx.For, task: tirx.Var, tasks: tirx.Var) -> tirx.Stmt:
-    """A task's share of a parallel loop: consecutive iterations, in shares whose sizes differ by at most one."""
+def share(loop: tirx.For, part: tirx.Var, parts: tirx.Var) -> tirx.Stmt:
+    """A part of a parallel loop: consecutive iterations, in parts whose sizes differ by at most one."""
     dtype = str(loop.loop_var.ty.dtype)
     extent = tirx.Cast("int64", loop.extent)
-    begin = tirx.Cast(dtype, tirx.truncdiv(extent * tirx.Cast("int64", task), tirx.Cast("int64", tasks)))
-    end = tirx.Cast(dtype, tirx.truncdiv(extent * (tirx.Cast("int64", task) + 1), tirx.Cast("int64", tasks)))
+    begin = tirx.Cast(dtype, tirx.truncdiv(extent * tirx.Cast("int64", part), tirx.Cast("int64", parts)))
+    end = tirx.Cast(dtype, tirx.truncdiv(extent * (tirx.Cast("int64", part) + 1), tirx.Cast("int64", parts)))
     return serial_body(in_a_row(loop, loop.min + begin, end - begin))
 
 

@@ -68,7 +68,7 @@ def compile_plain(
     return PlainProgram(object_of(module, target), planned.constants.array(), layout, emitter.shared)
 
 
-def plain_header_bytes(graph: Graph) -> int:
+def plain_header_bytes(graph: Graph, _: Target) -> int:
     """Bytes at the start of the workspace: `HEADER` for the caller, then the rounds of the loops that are running."""
     loops = {loop for step in graph.steps if step.loop is not None for loop in step.loop.path}
     return aligned(HEADER + 8 * len(loops))
@@ -179,7 +179,7 @@ class _PlainEmitter(Emitter):
         return _exposed_function([*pointers, index, self._task, self._tasks], [*declared, *cases], symbol)
 
     def _own_share(self, call: Call) -> tirx.Stmt:
-        args = [*map(self._address, call.storages), self._task, self._tasks]
+        args = [*map(self._address, call.storages), self._task, self._tasks, self._task]
         return tirx.Evaluate(ir.Call(call.symbol, args, ret_ty=INT))
 
     def _measuring(self, stmt: tirx.Stmt) -> list[tirx.Stmt]:

@@ -41,7 +41,7 @@ class Plan:
 def plan(
     mods: Sequence[IRModule],
     target: Target,
-    header: Callable[[Graph], int],
+    header: Callable[[Graph, Target], int],
     least_saving: float,
     meeting: float,
     *,
@@ -63,7 +63,7 @@ def plan(
     constants = Constants()
     for draft in drafts:
         constants.add(storage for storage in draft.graph.storages() if storage.array is not None)
-    start = max(header(draft.graph) for draft in drafts)
+    start = max(header(draft.graph, target) for draft in drafts)
     if len(drafts) > 1:
         start = max(_place_states(draft.graph.inputs[len(draft.graph.inputs) - states :], start) for draft in drafts)
     return [_placed(draft, target, constants, start) for draft in drafts]

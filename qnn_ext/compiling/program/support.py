@@ -1,4 +1,4 @@
-"""The few functions that TIR cannot express, in LLVM IR: a barrier between tasks and a clock."""
+"""The few functions that TIR cannot express, in LLVM IR: what tasks meet at, share work by, and measure time with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from ..workers import SLEEP, SPINS, SYSCALL, WAKE, sleeps
 BARRIER = "qnn_barrier"
 """(counters, task count): wait until all tasks have arrived. `counters` are two int32 that start at zero: of arrivals,
 and of tasks that sleep until the others arrive."""
+
+CLAIM = "qnn_claim"
+"""(counters of the barrier, claims, task, task count, parts of a task) → the next part of a phase for this task, -1 if
+none is left. Each task has parts of its own, and gets one after another of them, then those that others have not begun.
+`claims` are an int64 for each task, `CLAIMS` bytes apart, that start at -1. Two phases without a barrier in between
+need different ones; after a barrier they can be used again."""
+
+CLAIMS = 64
+"""Bytes of the claims of one task, which has a cache line for those of all phases between two barriers."""
 
 CLOCK = "qnn_clock"
 """() -> int64 ticks, steady and shared by all cores."""
@@ -61,6 +70,53 @@ _SLEEP = f"""%counted = atomicrmw add ptr %sleepers, i32 1 seq_cst
   {SLEEP}
   %left = atomicrmw sub ptr %sleepers, i32 1 seq_cst"""
 
+# A claim holds the number of barriers before a phase, and how many parts of it were given away. Where the number is
+# another one, it is of an earlier phase, as nobody has passed the next barrier yet: no part of this one is given away.
+_CLAIM = f"""
+define i32 @qnn_claim(ptr %counter, ptr %claims, i32 %task, i32 %tasks, i32 %parts) noinline nounwind {{
+entry:
+  %arrived = load atomic i32, ptr %counter acquire, align 4
+  %barriers = udiv i32 %arrived, %tasks
+  %wide = zext i32 %barriers to i64
+  %begin = shl i64 %wide, 32
+  br label %ask
+ask:
+  %asked = phi i32 [ 0, %entry ], [ %more, %ended ]
+  %others = icmp ult i32 %asked, %tasks
+  br i1 %others, label %look, label %none
+look:
+  %sum = add i32 %task, %asked
+  %owner = urem i32 %sum, %tasks
+  %offset = mul i32 %owner, {CLAIMS}
+  %claim = getelementptr i8, ptr %claims, i32 %offset
+  %first = load atomic i64, ptr %claim monotonic, align 8
+  br label %check
+check:
+  %seen = phi i64 [ %first, %look ], [ %now, %take ]
+  %high = and i64 %seen, -4294967296
+  %begun = icmp eq i64 %high, %begin
+  %next = select i1 %begun, i64 %seen, i64 %begin
+  %given = trunc i64 %next to i32
+  %left = icmp ult i32 %given, %parts
+  br i1 %left, label %take, label %ended
+take:
+  %after = add i64 %next, 1
+  %result = cmpxchg ptr %claim, i64 %seen, i64 %after monotonic monotonic
+  %now = extractvalue {{ i64, i1 }} %result, 0
+  %taken = extractvalue {{ i64, i1 }} %result, 1
+  br i1 %taken, label %found, label %check
+ended:
+  %more = add i32 %asked, 1
+  br label %ask
+found:
+  %before = mul i32 %owner, %parts
+  %part = add i32 %before, %given
+  ret i32 %part
+none:
+  ret i32 -1
+}}
+"""
+
 _YIELD = "%ignored = call i32 @sched_yield()", "declare i32 @sched_yield()"
 
 _CLOCK = """
@@ -89,4 +145,4 @@ def support_ir(backend: Backend, system: str) -> str:
     else:
         rest, declare_rest = _YIELD
     barrier = _BARRIER.format(spins=SPINS, most=SPINS + backend.pauses, pause=pause, rest=rest, wake=wake)
-    return "\n".join([barrier, declare_pause, declare_rest, _CLOCK.format(counter=backend.clock)])
+    return "\n".join([barrier, _CLAIM, declare_pause, declare_rest, _CLOCK.format(counter=backend.clock)])
