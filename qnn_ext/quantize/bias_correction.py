@@ -18,6 +18,7 @@ from ..errors import QuantizationError
 from ..module import QnnModule, TensorSpec
 from ..op.arguments import factors_of
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
+from ..op.loop import results_of
 from ..op.observe import OBSERVE
 from ..passes.rewrite import Rebuild, bindings_of, consumers, op_name, rewrite
 from .annotate import sites
@@ -117,7 +118,7 @@ def _bias_behind(var: relax.Var, bindings: list[relax.VarBinding], readers: Mapp
 
 
 def _mean_errors(annotated: QnnModule, products: list[_Product]) -> QnnModule:
-    """A float module that returns E[(W_q − W)·x] of each product, one value per channel."""
+    """A float module that returns E[(W_q − W)·x] of each product, one value per channel, and keeps the states."""
     new = Rebuild(annotated.ir["main"])
     by_index = {product.index: product for product in products}
     means = []
@@ -127,7 +128,8 @@ def _mean_errors(annotated: QnnModule, products: list[_Product]) -> QnnModule:
             if index in by_index:
                 means.append(_mean_error(value, by_index[index], new.builder))
             new.bind(binding.var, value.args[0] if definition_of(value) is OBSERVE else value)
-        new.result = relax.Tuple(means)
+        states = results_of(annotated.ir["main"])[len(annotated.outputs) :]
+        new.result = relax.Tuple([*means, *map(new.substituted, states)])
     outputs = tuple(TensorSpec(f"error {i}", shape_of(mean), "float32") for i, mean in enumerate(means))
     inputs = tuple(replace(spec, dynamic_batch=False) for spec in annotated.inputs)
     return replace(annotated, ir=new.live_module(), inputs=inputs, outputs=outputs, notes=())

@@ -37,7 +37,18 @@ from .engines import engine_of, shared_engines
 from .judge import Goal, Judge, Metric
 from .readers import OwnReaders, with_own_readers
 from .scales import groups_of
-from .search import BETTER, FIRST, MOST_PUT_BACK, Controlled, Search, first_enough, named, overridden, shown
+from .search import (
+    BETTER,
+    FIRST,
+    MOST_PUT_BACK,
+    Controlled,
+    Search,
+    first_enough,
+    layer_count,
+    named,
+    overridden,
+    shown,
+)
 from .smooth import smoothed_groups
 from .stages import Stages, float_module, stages
 from .switchable import Observed, observations
@@ -502,6 +513,6 @@ class _Search(Search):
 
 def _described(setting: _Setting, state: _State) -> str:
     parts = [setting.name]
-    parts += [f"{len(state.wide)} layers in 16 bits"] if state.wide else []
-    parts += [f"{len(state.in_float)} layers in float"] if state.in_float else []
+    parts += [f"{layer_count(len(state.wide))} in 16 bits"] if state.wide else []
+    parts += [f"{layer_count(len(state.in_float))} in float"] if state.in_float else []
     return ", ".join(parts)

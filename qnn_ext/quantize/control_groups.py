@@ -21,7 +21,7 @@ from .config import QConfig
 from .dataset import Batches
 from .engines import engine_of
 from .grouped.simulation import Simulation
-from .search import BETTER, FIRST, MOST_PUT_BACK, Controlled, Search, first_enough, named, overridden
+from .search import BETTER, FIRST, MOST_PUT_BACK, Controlled, Search, first_enough, layer_count, named, overridden
 from .stages import folded
 from .trials import Trial
 
@@ -136,8 +136,8 @@ class GroupSearch(Search):
 
     def _trial(self, setting: _Setting, raised: Raised) -> Trial:
         by_bits = {level: tuple(sorted(name for name, bits in raised.items() if bits == level)) for level in _LEVELS}
-        parts = [f"{len(by_bits[bits])} layers in {bits} bits" for bits in (4, 8) if by_bits[bits]]
-        parts += [f"{len(by_bits[IN_FLOAT])} layers in float"] if by_bits[IN_FLOAT] else []
+        parts = [f"{layer_count(len(by_bits[bits]))} in {bits} bits" for bits in (4, 8) if by_bits[bits]]
+        parts += [f"{layer_count(len(by_bits[IN_FLOAT]))} in float"] if by_bits[IN_FLOAT] else []
         return self.integers(
             ", ".join([setting.name, *parts]),
             _raised(setting.config, raised),

@@ -135,6 +135,11 @@ def named(base: str, field: str, value: Any) -> str:
 FIRST = "as configured"
 
 
+def layer_count(count: int) -> str:
+    """1 layer, 2 layers."""
+    return f"{count} layer{'' if count == 1 else 's'}"
+
+
 def _identity(trial: Trial) -> tuple[Any, ...]:
     return trial.setting, trial.in_16_bits, trial.in_float, trial.in_4_bits, trial.in_8_bits, trial.compiled
 

@@ -46,13 +46,13 @@ def test_files(analysis, tmp_path):
 def test_a_search(analysis, tmp_path):
     trials = [
         Trial("as configured", (), (), 1.0, 25.0, None, 1.25, False, False),
-        Trial("equalize, 1 layers in 16 bits", ("conv",), (), 0.95, np.inf, 0.75, 2.0, True, True, True),
+        Trial("equalize, 1 layer in 16 bits", ("conv",), (), 0.95, np.inf, 0.75, 2.0, True, True, True),
     ]
     search = SearchReport("SQNR of at least 30 dB", None, trials, trials[1])
     text = write_report(analysis, tmp_path, "Quantization of x", search=search)[0].read_text()
     assert "What was tried to reach: SQNR of at least 30 dB." in text
     assert "| as configured | 100.0 % | 0 | 0 | 25.0 dB |  | 1.2 s | simulation |" in text
-    assert "| equalize, 1 layers in 16 bits | 95.0 % | 1 | 0 | exact | 0.75 | earlier | integers, chosen |" in text
+    assert "| equalize, 1 layer in 16 bits | 95.0 % | 1 | 0 | exact | 0.75 | earlier | integers, chosen |" in text
     stored = json.loads((tmp_path / "report.json").read_text())["search"]
     assert stored["chosen"] == 1 and stored["trials"][1]["in_16_bits"] == ["conv"]
     assert stored["trials"][1]["sqnr"] is None and stored["trials"][0]["sqnr"] == 25.0
@@ -62,7 +62,7 @@ def test_a_search_with_weights_in_groups(analysis, tmp_path):
     layers = {"in_8_bits": ("dense",), "bits": 4.5}
     trials = [
         Trial("as configured", (), (), 1.0, 25.0, -3.5, 1.25, True, False, bits=4.0),
-        Trial("1 layers in 8 bits, 1 layers in float", (), ("conv",), 0.9, 31.0, -3.25, 2.0, True, True, **layers),
+        Trial("1 layer in 8 bits, 1 layer in float", (), ("conv",), 0.9, 31.0, -3.25, 2.0, True, True, **layers),
     ]
     search = SearchReport("metric of at least -3 − 0.3", -3.0, trials, trials[1], {"dense": {4: 1e-3, 8: 4e-6}})
     text = write_report(analysis, tmp_path, "Quantization of x", search=search)[0].read_text()
