@@ -139,9 +139,9 @@ def identifier(name: str) -> str:
     """A model's name as what the names of its C functions start with. Raises QnnError if none is left."""
     stem = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").lower()
     stem = re.sub(r"__+", "_", stem)
-    if stem[:1].isdigit():
+    if stem[:1].isdigit() or stem in _WORDS:
         stem = "model_" + stem
-    if not stem or stem in _WORDS:
+    if not stem:
         raise QnnError(f"{name!r} is no name for a C library: give one of letters, digits and _")
     return stem
 

@@ -17,7 +17,7 @@ import numpy as np
 from ..compiling.build import compile_module
 from ..module import QnnModule
 from ..op.base import call_attributes, definition_of
-from ..op.observe import OBSERVE
+from ..op.observe import OBSERVE, observed_sites
 from ..passes.rewrite import bindings_of, variables_of
 from ..running.engine import Engine
 from .annotate.families import Family, family_of
@@ -26,6 +26,7 @@ from .dataset import batches
 from .measurable import measurable
 from .ranges import Range
 from .switchable import Observed, Switchable, observations, switchable
+from .tentative import with_quantized_loops
 
 HISTOGRAM_BINS = 128
 
@@ -121,8 +122,8 @@ class LayerReport:
 class Analysis:
     """How much accuracy quantization costs.
 
-    sites, layers: in order of computation
-    outputs:       model output → its Fidelity when the whole model is quantized
+    sites, layers: in order of computation; those in loops are not among them
+    outputs:       model output → its Fidelity when the whole model is quantized, the loops too
     samples:       number of batches it was measured on
     """
 
@@ -156,16 +157,18 @@ def analyze(
     Raises QuantizationError when nothing is annotated, ranges are missing or the data set is empty.
     """
     annotated = measurable(annotated)
-    observed = observations(annotated, ranges, config or QConfig())
+    everything = observations(annotated, ranges, config or QConfig(), loops=True)
+    outside = observed_sites(annotated.ir)
+    observed = [one for one in everything if one.site.name in outside]
+    in_loops = {one.site.name: one for one in everything if one.site.name not in outside}
     layers = quantized_layers(annotated, observed)
     shown = list(
         dict.fromkeys([*(layer.result for layer in layers), *(site.tensor for site in observed if site.tensor)])
     )
     data = list(itertools.islice(batches(dataset, annotated.inputs), samples))
-    measurement = _Measurement(
-        switchable(annotated, observed, shown), layers, [spec.name for spec in annotated.outputs]
-    )
-    return measurement.run(data, progress)
+    program = switchable(annotated, observed, shown)
+    whole = switchable(with_quantized_loops(annotated, in_loops), observed, shown) if in_loops else program
+    return _Measurement(program, whole, layers, [spec.name for spec in annotated.outputs]).run(data, progress)
 
 
 # ---- layers ------------------------------------------------------------------------------------------------------
@@ -207,14 +210,18 @@ def quantized_layers(annotated: QnnModule, observed: Sequence[Observed]) -> list
 
 
 class _Measurement:
-    """Runs the switchable program over the data and keeps count."""
+    """Runs the switchable program over the data and keeps count. whole: the same, with quantized loops"""
 
-    def __init__(self, program: Switchable, layers: Sequence[QuantizedLayer], outputs: Sequence[str]) -> None:
+    def __init__(
+        self, program: Switchable, whole: Switchable, layers: Sequence[QuantizedLayer], outputs: Sequence[str]
+    ) -> None:
         self._program = program
         self._layers = layers
         self._outputs = outputs
         self._engine = compile_module(program.module)
-        self._exact, self._simulated = (_Stream(self._engine, np.full(len(program.sites), on)) for on in (False, True))
+        simulated = self._engine if whole is program else compile_module(whole.module)
+        self._exact = _Stream(self._engine, self._switches(()))
+        self._simulated = _Stream(simulated, self._switches([one.site.name for one in program.sites]))
         self._tensors = {name: len(outputs) + i for i, name in enumerate(program.tensors)}
         self._sites = {one.site.name: _SiteMeter(one) for one in program.sites}
         self._together = {layer.name: FidelityMeter() for layer in layers}
@@ -250,7 +257,7 @@ class _Measurement:
         )
 
     def _switches(self, on: Collection[str]) -> np.ndarray:
-        return np.array([one.site.name in on for one in self._program.sites])
+        return np.array([one.site.name in on for one in self._program.sites], bool)
 
     def _measure(self, batch: Sequence[np.ndarray]) -> np.ndarray:
         """Measure a batch with all layers quantized; returns the exact first output."""
@@ -278,7 +285,8 @@ class _Stream:
 
     def run(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:
         self._engine.set_states(self._states)
-        results = list(self._engine.run([*batch, self._switches]).values())
+        switches = [self._switches] if self._switches.size else []  # a program without sites has no such input
+        results = list(self._engine.run([*batch, *switches]).values())
         self._states = self._engine.state_values()
         return results
 

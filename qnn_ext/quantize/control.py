@@ -29,6 +29,7 @@ from ..module import QnnModule
 from ..passes.rewrite import bindings_of
 from .analysis import QuantizedLayer, quantized_layers
 from .annotate import annotate, sites
+from .annotate.loop_products import products_in_loops
 from .calibrate import calibrate
 from .config import QConfig, resolve_config
 from .control_groups import GroupSearch
@@ -192,7 +193,7 @@ class _Setting:
     @cached_property
     def narrow(self) -> dict[str, Observed]:
         """Every site in 8 bits."""
-        found = observations(self._stages["calibrate"], self._stages.table, self.config)
+        found = observations(self._stages["calibrate"], self._stages.table, self.config, loops=True)
         return {one.site.name: one for one in found}
 
     @cached_property
@@ -204,7 +205,8 @@ class _Setting:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", QuantizationWarning)
             table = calibrate(annotated, self._data, config)
-        return {one.site.name: one for one in observations(annotated, table, config) if one.site.value is None}
+        found = observations(annotated, table, config, loops=True)
+        return {one.site.name: one for one in found if one.site.value is None}
 
     @cached_property
     def exact(self) -> dict[str, np.ndarray]:
@@ -272,6 +274,11 @@ class _Layers:
             self.total += count
             if position in at:
                 self.macs[at[position]] += count
+        for name, product, rounds in products_in_loops(annotated.ir["main"]):
+            count = (macs_of(product) or 0) * rounds
+            self.total += count
+            if name in self.macs:
+                self.macs[name] += count
 
     def bits(self, state: _State) -> dict[str, int]:
         """Site → 8, 16, or 32 for float."""

@@ -22,6 +22,7 @@ from ..op.observe import OBSERVE, observed_sites
 from ..passes.rewrite import Rebuild
 from ..qparams import QParams
 from .annotate import Site, sites
+from .annotate.loop_products import observed_in_loops
 from .config import QConfig
 from .ranges import Range, integer_range
 from .realize import site_qparams
@@ -62,14 +63,22 @@ class Observed:
         return int(np.count_nonzero((steps < low - 0.5) | (steps > high + 0.5)))
 
 
-def observations(annotated: QnnModule, ranges: Mapping[str, Range], config: QConfig) -> list[Observed]:
-    """Every site of a module outside of loops, in order of computation. `ranges`: site → range. Raises
-    QuantizationError."""
+def observations(
+    annotated: QnnModule, ranges: Mapping[str, Range], config: QConfig, loops: bool = False
+) -> list[Observed]:
+    """Every site of a module, in order of computation, and after them those in loops if these are wanted too.
+
+    ranges: site → range
+
+    Raises QuantizationError.
+    """
     found = sites(annotated)
     qparams = site_qparams(found, ranges, config)
-    calls = observed_sites(annotated.ir)
+    calls = {site: call for site, (call, _) in observed_sites(annotated.ir).items()}
+    if loops:
+        calls.update((attributes["site"], call) for call, attributes in observed_in_loops(annotated.ir))
     return [
-        Observed(site, qparams[site.name], None if site.value is not None else str(calls[site.name][0].args[0].name))
+        Observed(site, qparams[site.name], None if site.value is not None else str(calls[site.name].args[0].name))
         for site in found
         if site.name in calls
     ]

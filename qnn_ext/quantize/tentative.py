@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from tvm import relax
 from ..module import QnnModule
 from ..op.base import call_attributes, constant, definition_of, shape_of
 from ..op.observe import OBSERVE
-from ..passes.rewrite import Emit, rewrite
+from ..passes.bodies import everywhere, with_bodies
+from ..passes.rewrite import Emit, Rule, rewrite
 from .switchable import Observed
 
 
@@ -34,16 +36,27 @@ def tentative(
     from integers only where their arithmetic rounds otherwise: biases and sums are exact.
     """
 
+    rule = _rule(quantized, exact or {}, marked)
+    return replace(annotated, ir=everywhere(annotated.ir, lambda mod: rewrite(mod, rule)))
+
+
+def with_quantized_loops(annotated: QnnModule, quantized: Mapping[str, Observed]) -> QnnModule:
+    """`annotated` with the sites in loops quantized as these say; those outside are observed as before."""
+    rule = _rule(quantized, {}, False)
+    return replace(annotated, ir=with_bodies(annotated.ir, partial(everywhere, change=lambda mod: rewrite(mod, rule))))
+
+
+def _rule(quantized: Mapping[str, Observed], exact: Mapping[str, np.ndarray], marked: bool) -> Rule:
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         if definition_of(value) is not OBSERVE:
             return None
         site = str(call_attributes(value)["site"])
-        if exact is not None and site in exact and site not in quantized:
+        if site in exact and site not in quantized:
             return constant(exact[site])
         data = value.args[0]
         return _value(emit(value) if marked and isinstance(data, relax.Var) else data, quantized.get(site), emit)
 
-    return replace(annotated, ir=rewrite(annotated.ir, rule))
+    return rule
 
 
 def _value(x: Any, found: Observed | None, emit: Emit) -> Any:

@@ -425,6 +425,7 @@ def test_names_become_identifiers():
         *("a_b", "a_b_", "input2", "input3", "input4", "input5")
     ]
     assert identifier("MobileNet v2 (1.0)") == "mobilenet_v2_1_0"
+    assert [identifier(name) for name in ("bool", "Class", "2d")] == ["model_bool", "model_class", "model_2d"]
     with pytest.raises(QnnError, match="no name"):
         identifier("??")
 

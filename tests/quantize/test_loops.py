@@ -1,5 +1,7 @@
 """Models with loops: their products are quantized as those around them are."""
 
+import warnings
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -7,11 +9,12 @@ from tvm import relax
 import qnn_ext
 from qnn_ext import quantize
 from qnn_ext.compiling.coverage import coverage
-from qnn_ext.errors import QuantizationError
+from qnn_ext.errors import QuantizationError, QuantizationWarning
 from qnn_ext.frontends.loops import branch, loop
 from qnn_ext.frontends.recurrent_layers import Options, run_float_layers
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
+from qnn_ext.quantize.analysis import fidelity
 from tests.cases.loops import as_model, assembled
 
 R = relax.op
@@ -251,3 +254,54 @@ def test_layers_of_loops_in_loops_have_names(rng):
     deepest = max(names, key=lambda name: name.count("."))
     quantized = quantize.quantize(model, None, data, quantize.QConfig(overrides={deepest: {"precision": "float32"}}))
     assert sorted(product.is_integer for product in coverage(quantized).products) == [False, True]
+
+
+def only_inside(rng):
+    """A loop with the only product, whose state holds one value that is far larger than the others."""
+    inner = rng.normal(0, 0.2, (8, 8)).astype(np.float32)
+    inner[0] = 0  # so that its rounding costs the others alone
+    spread = constant(np.r_[100, np.ones(7)].astype(np.float32))
+    inner = constant(inner)
+
+    def walk(a, x):
+        def body(states, _):
+            wide = a.emit(R.multiply(states[0], spread))
+            return [a.emit(R.tanh(a.emit(R.add(x, a.emit(R.matmul(wide, inner))))))], []
+
+        (final,), _ = loop(a, body, [constant(np.zeros((1, 8), np.float32))], [], 4)
+        return [final]
+
+    return as_model(assembled([("x", (1, 8), "float32")], walk))
+
+
+@pytest.mark.parametrize("make", [network, only_inside])
+def test_analysis_measures_loops_too(make, rng):
+    """Outputs have the errors that the integers have, where all products are in a loop as well."""
+    model = make(rng)
+    data = [rng.normal(size=model.inputs[0].shape).astype(np.float32) for _ in range(8)]
+    config = quantize.QConfig(calibrate_mode="minmax")
+    stages = quantize.stages(model, None, data, config)
+    found = quantize.analyze(stages["annotate"], stages.table, data, config)
+    exact, integers = (qnn_ext.build(module, num_threads=1) for module in (model, stages.result))
+    expected = fidelity(*(np.concatenate([engine(x) for x in data]) for engine in (exact, integers)))
+    (outputs,) = found.outputs.values()
+    assert outputs.sqnr == pytest.approx(expected.sqnr, abs=0.5)
+    assert len(found.layers) == (2 if make is network else 0)
+
+
+def test_layers_in_loops_are_kept_wider(rng):
+    """Accuracy control finds the product in a loop that 8 bits are too few for."""
+    model = only_inside(rng)
+    data = [rng.normal(size=(1, 8)).astype(np.float32) for _ in range(8)]
+    config = quantize.QConfig(calibrate_mode="minmax", target="x86-64")
+
+    def sqnr(module):
+        exact, found = (qnn_ext.build(one, num_threads=1) for one in (model, module))
+        return fidelity(*(np.concatenate([engine(x) for x in data]) for engine in (exact, found))).sqnr
+
+    plain = sqnr(quantize.quantize(model, dataset=data, config=config))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", QuantizationWarning)
+        found = quantize.control_accuracy(model, dataset=data, config=config, min_sqnr=plain + 6)
+    (layer,) = found.report.chosen.in_16_bits
+    assert "." in layer and sqnr(found.stages.result) >= plain + 6
