@@ -84,8 +84,10 @@ class SearchReport:
 
     @property
     def best(self) -> Trial | None:
-        """The most accurate trial, by the metric if there is one."""
-        return max(self.trials, key=lambda t: (t.metric if t.metric is not None else 0.0, t.sqnr), default=None)
+        """The most accurate trial, by the metric if there is one. A simulation that reached a goal which no integers
+        reached does not count."""
+        found = [trial for trial in self.trials if trial.compiled or not trial.reached]
+        return max(found, key=lambda t: (t.metric if t.metric is not None else 0.0, t.sqnr), default=None)
 
 
 class Journal:

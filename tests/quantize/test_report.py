@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,3 +92,11 @@ def test_without_matplotlib(analysis, tmp_path, monkeypatch):
 
 def test_decibel():
     assert decibel(float("inf")) == "exact" and decibel(-3.14159) == "-3.1 dB"
+
+
+def test_the_best_trial_is_none_that_its_integers_refuted():
+    figures = {"in_16_bits": (), "in_float": (), "share": 1.0, "metric": None, "seconds": 1.0}
+    simulated = Trial("as configured", sqnr=np.inf, compiled=False, reached=True, **figures)
+    integers = replace(simulated, sqnr=15.0, compiled=True, reached=False)
+    other = replace(simulated, setting="equalize", sqnr=12.0, reached=False)
+    assert SearchReport("SQNR of at least 20 dB", None, [simulated, integers, other]).best is integers
