@@ -51,13 +51,26 @@ def partition_conversions(module: QnnModule, config: QConfig) -> QnnModule:
 
 
 def partitions(module: QnnModule) -> dict[str, QnnModule]:
-    """The three parts of a partitioned module, or of any other, each as a module: names of PARTS -> module."""
+    """The three parts of a partitioned module, or of any other, each as a module: names of PARTS -> module.
+
+    Parts keep no states: those of the module are inputs, and their next values the last outputs, "next NAME".
+
+    Raises QuantizationError if the size of an output is known only at run time.
+    """
+    for spec in module.outputs:
+        if spec.bounded:
+            raise QuantizationError(
+                f"the size of output {spec.name!r} is known only at run time, and parts pass on no sizes: build the "
+                "module as a whole"
+            )
     cut = _cut(replace(module, ir=inlined(module.ir)))
-    specs = {var: spec for var, spec in zip(cut.function.params, module.inputs, strict=False)}
+    kept = [TensorSpec(state.name, state.initial.shape, str(state.initial.dtype)) for state in module.states]
+    specs = dict(zip(cut.function.params, [*module.inputs, *kept], strict=True))
+    results = (*module.outputs, *(replace(spec, name=f"next {spec.name}") for spec in kept))
     result = {}
     for name, part in zip(PARTS, cut.parts, strict=True):
         inputs = tuple(specs.get(var) or _spec(var) for var in part.inputs)
-        outputs = module.outputs if name == PARTS[-1] else tuple(_spec(var) for var in part.outputs)
+        outputs = results if name == PARTS[-1] else tuple(_spec(var) for var in part.outputs)
         ir = IRModule({"main": _function(part, "main", cut)})
         result[name] = QnnModule(ir, inputs, outputs, (), (), f"{module.source} ({name})")
     return result
@@ -130,8 +143,10 @@ def _prefix(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> s
             found.add(index)
             if op_name(binding.value) != "qnn.quantize":
                 ready.add(binding.var)
-    used = _used_by_quantize(bindings, found)
-    return found & used
+    used = found & _used_by_quantize(bindings, found)
+    made = {bindings[index].var for index in used}
+    fields = {i for i, b in enumerate(bindings) if _is_field(b.value) and b.value.tuple_value in made}
+    return used | fields
 
 
 def _used_by_quantize(bindings: Sequence[relax.VarBinding], found: set[int]) -> set[int]:
@@ -147,15 +162,24 @@ def _used_by_quantize(bindings: Sequence[relax.VarBinding], found: set[int]) -> 
 
 
 def _suffix(function: relax.Function, bindings: Sequence[relax.VarBinding], prefix: set[int]) -> set[int]:
-    """Float operators whose results are used only by float operators and as outputs."""
+    """Float operators whose results are used only by float operators and as outputs; and what joins the outputs."""
     readers = consumers(function, bindings)
+    result = function.body.body
     found: set[int] = set()
     for index in reversed(range(len(bindings))):
         binding = bindings[index]
         last = all(reader in found or reader == len(bindings) for reader in readers[binding.var])
-        if index not in prefix and last and not _is_integer(binding.var.ty):
+        if index not in prefix and last and (binding.var.same_as(result) or not _is_integer(binding.var.ty)):
             found.add(index)
-    return found
+    made = {bindings[index].var for index in found}
+    return {
+        index for index in found if not _is_field(bindings[index].value) or bindings[index].value.tuple_value in made
+    }
+
+
+def _is_field(value: Any) -> bool:
+    """Whether this takes a value out of a tuple, which functions do not pass on."""
+    return isinstance(value, relax.TupleGetItem)
 
 
 def _is_integer(ty: Any) -> bool:
