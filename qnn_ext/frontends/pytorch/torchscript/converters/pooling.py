@@ -13,7 +13,7 @@ from tvm import relax
 from ..... import limits
 from ..... import op as qnn
 from .....op.base import constant, shape_of
-from .....op.compound import reshape
+from .....op.compound import permute, reshape
 from .....qparams import QParams
 from ....maxima import first_maxima, unpooled
 from ..formulas import VECTOR_CHANNELS, by_channels, f32, quantize, scalar
@@ -98,9 +98,8 @@ def _avg_pool(node: Node) -> relax.Expr:
             raise node.unsupported("divisor_override on a float tensor")
         node.note("average pooling of a float tensor")
         return node.move(_float_avg_pool(node, data, kernel, strides, padding, ceil_mode, include_pad))
-    qnnpack = node.engine == "qnnpack" and source.dtype == "uint8" and not ceil_mode and spatial == 2
-    if qnnpack:  # QNNPACK divides by the size of the window, regardless of the options
-        include_pad, divisor = True, None
+    if _is_qnnpack(node, source) and not ceil_mode and spatial == 2:
+        return node.move(_qnnpack_avg_pool(data, source, kernel, strides, padding))
 
     def average(part: relax.Expr, before: bool) -> relax.Expr:
         """before: whether the kernel adds the zero point before it rounds, as all do but the vectorized loop over
@@ -109,7 +108,7 @@ def _avg_pool(node: Node) -> relax.Expr:
             node, part, source, kernel, strides, padding, ceil_mode, include_pad, divisor, before
         )
 
-    if qnnpack or int(source.zero_point) % 2 == 0:
+    if int(source.zero_point) % 2 == 0:
         return node.move(average(data, False))
     if not _is_channels_last(node["self"]):
         return node.move(average(data, True))
@@ -127,6 +126,33 @@ def _is_channels_last(example: Any) -> bool:
     )
 
 
+def _is_qnnpack(node: Node, source: QParams) -> bool:
+    """Whether QNNPACK averages, which knows images of quint8 only."""
+    return node.engine == "qnnpack" and source.dtype == "uint8"
+
+
+def _qnnpack_avg_pool(
+    data: relax.Expr, source: QParams, kernel: Sequence[int], strides: Sequence[int], padding: Sequence[int]
+) -> relax.Expr:
+    """rint(f32(Σ(q − z)) · f32(s / f32(n·s))) + z: n is the size of the window whatever the options say, and the factor
+    is not quite 1/n, so that midpoints fall either way."""
+    scale, zero = f32(source.scale), int(source.zero_point)
+    return qnn.avg_pool2d(
+        data,
+        scale,
+        zero,
+        scale,
+        zero,
+        pool_size=tuple(kernel),  # type: ignore[arg-type]
+        strides=tuple(strides),  # type: ignore[arg-type]
+        padding=(*padding, *padding),  # type: ignore[arg-type]
+        count_include_pad=True,
+        reciprocal=True,
+        layout="NCHW",
+        out_dtype=source.dtype,
+    )
+
+
 def _quantized_avg_pool(
     node: Node,
     data: relax.Expr,
@@ -139,21 +165,24 @@ def _quantized_avg_pool(
     divisor: int | None,
     before: bool,
 ) -> relax.Expr:
-    """rint(Σ(q − z)/n) + z; `before`: rint(Σ(q − z)/n + z), which is the rounded average of raw integers."""
+    """rint(Σ(q − z)/n) + z; `before`: rint(Σ(q − z)/n + z), which is the rounded average of raw integers.
+
+    The window that `ceil_mode` adds counts no cells beyond the padding, unless there is a divisor.
+    """
     zero, in_scale, out_scale = int(source.zero_point), np.float64(1), np.float64(1)
+    out = [1, node.shape[-1]] if "1d" in node.kind else list(node.shape[-2:])
     if divisor is not None:
-        if ceil_mode:
-            raise node.unsupported("divisor_override together with ceil_mode")
-        in_scale, out_scale, include_pad = np.float64(np.prod(kernel)), np.float64(divisor), True
+        in_scale, out_scale = np.float64(np.prod(kernel)), np.float64(divisor)
+        sizes = zip(out, strides, kernel, shape_of(data)[2:], padding, strict=True)
+        behind = [max((o - 1) * s + k - size - p, 0) for o, s, k, size, p in sizes]
+        data, padding, ceil_mode = _padded(node, data, padding, behind, zero), [0, 0], False
+        if before:
+            return _window_quotients(node, data, source, kernel, strides, divisor)
     elif before:
         if include_pad and any(padding):
-            if not ceil_mode:
-                widths = [0, 0, 0, 0, padding[0], padding[0], padding[1], padding[1]]
-                data = node.emit(relax.op.nn.pad(data, widths, pad_mode="constant", pad_value=zero))
-                zero, padding = 0, [0, 0]
-        else:
-            zero = 0
-    return qnn.avg_pool2d(
+            data, padding = _padded(node, data, padding, padding, zero), [0, 0]
+        zero = 0
+    pooled = qnn.avg_pool2d(
         data,
         in_scale,
         zero,
@@ -167,6 +196,23 @@ def _quantized_avg_pool(
         layout="NCHW",
         out_dtype=source.dtype,
     )
+    # no window starts in the padding behind the image, which `ceil_mode` does not know once that is data
+    return relax.op.strided_slice(node.emit(pooled), axes=[2, 3], begin=[0, 0], end=out)
+
+
+def _window_quotients(
+    node: Node, data: relax.Expr, source: QParams, kernel: Sequence[int], strides: Sequence[int], divisor: int
+) -> relax.Expr:
+    """rint(Σ(q − z)/divisor + z)."""
+    zero, image = int(source.zero_point), permute(data, [0, 2, 3, 1], node.emit)
+    total = node.emit(qnn.pool_sum(image, 1.0, zero, tuple(kernel), tuple(strides), (0, 0, 0, 0)))
+    real = node.emit(relax.op.add(node.emit(relax.op.divide(total, scalar(divisor))), scalar(zero)))
+    return permute(node.emit(qnn.quantize(real, 1.0, 0, out_dtype=source.dtype)), [0, 3, 1, 2], node.emit)
+
+
+def _padded(node: Node, data: relax.Expr, front: Sequence[int], behind: Sequence[int], zero: int) -> relax.Expr:
+    (top, left), (bottom, right) = front, behind
+    return node.emit(relax.op.nn.pad(data, [0, 0, 0, 0, top, bottom, left, right], pad_mode="constant", pad_value=zero))
 
 
 def _float_avg_pool(
@@ -185,7 +231,7 @@ def _float_avg_pool(
 
 @converter("aten::adaptive_avg_pool1d", "aten::adaptive_avg_pool2d")
 def _adaptive_avg_pool(node: Node) -> relax.Expr:
-    """fbgemm adds the zero point before rounding in every memory format, QNNPACK adds it after."""
+    """QNNPACK averages windows of equal sizes; else the zero point is added before rounding, in every memory format."""
     spatial = 1 if node.kind.endswith("1d") else 2
     data, source = _as_image(node, node.expr("self"), spatial), node.qparams("self")
     out = [1, *node.shape[-1:]] if spatial == 1 else list(node.shape[-2:])
@@ -193,10 +239,12 @@ def _adaptive_avg_pool(node: Node) -> relax.Expr:
     if source is None:
         node.note("average pooling of a float tensor")
         return node.move(relax.op.nn.adaptive_avg_pool2d(data, out, layout="NCHW"))
-    before = not (node.engine == "qnnpack" and source.dtype == "uint8") and bool(int(source.zero_point) % 2)
+    before = bool(int(source.zero_point) % 2)
     if any(s % o for s, o in zip(size, out, strict=True)):
         return node.move(_uneven_avg_pool(node, data, source, out, before))
     kernel = [s // o for s, o in zip(size, out, strict=True)]
+    if _is_qnnpack(node, source):
+        return node.move(_qnnpack_avg_pool(data, source, kernel, kernel, [0, 0]))
     return node.move(_quantized_avg_pool(node, data, source, kernel, kernel, [0, 0], False, True, None, before))
 
 
@@ -228,9 +276,9 @@ def _mean(node: Node) -> relax.Expr:
     if source is None:
         node.note("the mean of a float tensor")
         return relax.op.mean(data, axes, keepdims)
-    if node.engine == "qnnpack" and source.dtype == "uint8" and rank == 4 and list(node.get("dim") or []) == [2, 3]:
-        zero = int(source.zero_point)
-        return node.move(qnn.mean(data, 1.0, zero, 1.0, zero, axis=(2, 3), keepdims=keepdims, out_dtype=source.dtype))
+    if _is_qnnpack(node, source) and rank == 4 and list(node.get("dim") or []) == [2, 3]:
+        kernel = node.shape_of("self")[2:]
+        return node.move(_qnnpack_avg_pool(data, source, kernel, kernel, [0, 0]))
     if axes == list(range(rank - len(axes), rank)) and node["self"].is_contiguous():
         pooled = qnn.mean(data, 1.0, 0, 1.0, 0, axis=tuple(axes), keepdims=keepdims, out_dtype=source.dtype)
         return node.move(pooled)
