@@ -56,15 +56,26 @@ def unpack_weights(weight: Any, bias: Any) -> Weights:
     return Weights(values, np.asarray(scale), np.asarray(zero), None if bias is None else array_of(bias))
 
 
+def unpack(packed: Any) -> tuple[Any, Any]:
+    """Weight and bias of packed parameters. Raises UnsupportedOperatorError where PyTorch does not give them back."""
+    try:
+        weight, bias = packed.unpack()
+    except RuntimeError as error:
+        raise UnsupportedOperatorError(
+            f"PyTorch gives no weights back that it packed for this engine ({str(error).splitlines()[0]}); import the "
+            'model from its file with engine="fbgemm"'
+        ) from error
+    return weight, bias
+
+
 def unpack_linear(packed: Any) -> Weights:
     """The parameters of quantized::linear and its dynamic sibling."""
-    weight, bias = packed.unpack()
-    return unpack_weights(weight, bias)
+    return unpack_weights(*unpack(packed))
 
 
 def unpack_conv(packed: Any) -> ConvParameters:
     """The parameters of quantized::conv*; 1-d ones are stored as 2-d with height 1."""
-    weight, bias = packed.unpack()
+    weight, bias = unpack(packed)
 
     def numbers(values: Any) -> tuple[int, ...]:
         return tuple(int(value) for value in values)

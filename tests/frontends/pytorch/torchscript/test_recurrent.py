@@ -85,14 +85,15 @@ def test_cells(kind):
         np.testing.assert_allclose(result, real.numpy(), rtol=0, atol=16 * 2.0**-24)
 
 
+@pytest.mark.parametrize("dtype", [torch.qint8, torch.float16])
 @pytest.mark.parametrize("kind", ["lstm", "gru", "rnn", "relu"])
-def test_quantized_cells(kind):
+def test_quantized_cells(kind, dtype):
     """Integers are equal; the gates' sigmoid and tanh differ by some units in the last place."""
     require_exact("x86")
     torch.manual_seed(2)
     torch.backends.quantized.engine = "x86"
     whole = torch.ao.quantization.quantize_dynamic(
-        Scripted(CELLS[kind]()).eval(), {nn.LSTMCell, nn.GRUCell, nn.RNNCell}, dtype=torch.qint8
+        Scripted(CELLS[kind]()).eval(), {nn.LSTMCell, nn.GRUCell, nn.RNNCell}, dtype=dtype
     )
     x = torch.randn(2, 3, 5)
     with torch.no_grad():
@@ -104,7 +105,36 @@ def test_quantized_cells(kind):
     results = list(qnn_ext.Interpreter(module).run([x.numpy()]).values())
     for result, real in zip(results, expected, strict=True):
         np.testing.assert_allclose(result, real.numpy(), rtol=0, atol=16 * 2.0**-24)
-    assert [note.operator for note in module.notes if "gates" in note.reason]
+    reason = "gates" if dtype is torch.qint8 else "float16"
+    assert {note.operator for note in module.notes if reason in note.reason} == {f"quantized::{_operator(kind)}"}
+
+
+def _operator(kind):
+    name = {"rnn": "rnn_tanh", "relu": "rnn_relu"}.get(kind, kind)
+    return f"quantized_{name}_cell_dynamic"
+
+
+class States(nn.Module):
+    """A layer with states of its own."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor):
+        return self.layer(x)[0]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_layers_with_float16_weights(kind):
+    torch.manual_seed(3)
+    module = States(kind(5, 4, num_layers=2, bidirectional=True)).eval()
+    half = torch.ao.quantization.quantize_dynamic(module, {kind}, dtype=torch.float16)
+    x = torch.randn(6, 2, 5)
+    traced = torch.jit.trace(half, x, check_trace=False)
+    (found,) = run(traced, (x,))
+    np.testing.assert_allclose(found, half(x).detach().numpy(), rtol=0, atol=16 * 2.0**-24)
+    assert np.abs(found - module(x).detach().numpy()).max() > 1e-5  # weights of float32 would be far from that
 
 
 def test_dropout_while_training_is_refused():

@@ -11,9 +11,11 @@ from .....op.base import constant
 from ..dynamic import dynamic_linear
 from ..formulas import f32
 from ..node import Node
-from ..packed import unpack_linear
+from ..packed import unpack, unpack_linear
 from ..registry import converter
 from ..values import array_of
+
+HALF_NOTE = "its weights are float16: the layer is not an integer product in PyTorch either"
 
 
 @converter("quantized::linear_dynamic", "quantized::linear_relu_dynamic")
@@ -26,8 +28,8 @@ def _linear_dynamic(node: Node) -> relax.Expr:
 @converter("quantized::linear_dynamic_fp16", "quantized::linear_relu_dynamic_fp16")
 def _linear_half(node: Node) -> relax.Expr:
     """float16 weights: a float32 product."""
-    weight, bias = node["W_prepack"].unpack()
-    node.note("its weights are float16: the layer is not an integer product in PyTorch either")
+    weight, bias = unpack(node["W_prepack"])
+    node.note(HALF_NOTE)
     result = half_linear(node, node.expr("X"), weight, bias)
     return relax.op.nn.relu(result) if "relu" in node.kind else result
 

@@ -14,10 +14,10 @@ from ...training import check_training
 from ..dynamic import dynamic_linear
 from ..formulas import rounded_product
 from ..node import Node
-from ..packed import unpack_linear
+from ..packed import unpack, unpack_weights
 from ..registry import converter
 from ..values import PackedData, plain
-from .dynamic import half_linear
+from .dynamic import HALF_NOTE, half_linear
 from .sequences import packed_data, padded_with
 
 _GATES_NOTE = "the gates of the recurrent layer are float in PyTorch, its products are integer"
@@ -37,11 +37,11 @@ def _layers(node: Node) -> list[Any]:
 
 @converter("aten::quantized_lstm", "aten::quantized_gru")
 def _quantized_layers(node: Node) -> list[Any]:
-    """Layers whose products are dynamically quantized: that with the input has one scale for all steps."""
+    """Layers whose products are dynamically quantized, or have float16 weights: a quantized one with the input has one
+    scale for all steps."""
     options, (sequence, lengths) = _options(node), _sequence(node)
     if lengths is not None:  # padding must not widen the range
         sequence = padded_with(node, sequence, lengths, 0.0)
-    node.note(_GATES_NOTE)
     products = [_products(node, plain(parameters)) for parameters in node["params"]]
     kind = node.kind.removeprefix("aten::quantized_")
     times = partial(rounded_product, node)
@@ -77,25 +77,23 @@ def _states(node: Node) -> list[relax.Expr]:
 
 def _products(node: Node, parameters: Any) -> Products:
     """The products of a quantized cell from its packed parameters."""
-    kind, tensors, _, numbers, packed = parameters.__getstate__()[0]
-    if kind == "quantized_dynamic":
-        reduce_range = bool(numbers[0]) if numbers else False
-        return Products(*(_dynamic(node, item, reduce_range) for item in packed))
-    if kind == "quantized_fp16":
-        node.note("its weights are float16: the layer is not an integer product in PyTorch either")
-        return Products(
-            *(
-                partial(half_linear, node, weight=item.unpack()[0], bias=bias)
-                for item, bias in zip(packed, tensors, strict=True)
-            )
+    kind, _, _, numbers, packed = parameters.__getstate__()[0]
+    if kind not in ("quantized_dynamic", "quantized_fp16"):
+        raise UnsupportedOperatorError(
+            f"recurrent cells of kind {kind} are not supported; supported: dynamic int8 and float16"
         )
-    raise UnsupportedOperatorError(
-        f"recurrent cells of kind {kind} are not supported; supported: dynamic int8 and float16"
-    )
+    reduce_range = bool(numbers[0]) if numbers else False
+    return Products(*(_product(node, item, reduce_range) for item in packed))
 
 
-def _dynamic(node: Node, packed: Any, reduce_range: bool) -> Function:
-    return partial(dynamic_linear, node, weights=unpack_linear(packed), reduce_range=reduce_range)
+def _product(node: Node, packed: Any, reduce_range: bool) -> Function:
+    """The product with packed weights, of which those of float16 are unpacked as floats."""
+    weight, bias = unpack(packed)
+    if weight.is_quantized:
+        node.note(_GATES_NOTE)
+        return partial(dynamic_linear, node, weights=unpack_weights(weight, bias), reduce_range=reduce_range)
+    node.note(HALF_NOTE)
+    return partial(half_linear, node, weight=weight, bias=bias)
 
 
 # ---- single cells ------------------------------------------------------------------------------------------------
@@ -118,9 +116,9 @@ def _cell(node: Node) -> relax.Expr | list[relax.Expr]:
     "quantized::quantized_rnn_relu_cell_dynamic",
 )
 def _quantized_cell(node: Node) -> relax.Expr | list[relax.Expr]:
-    """One step whose products are dynamically quantized, to 7 bits; their biases are packed with the weights."""
-    node.note(_GATES_NOTE)
-    products = Products(*(_dynamic(node, node[name], True) for name in ("w_ih", "w_hh")))
+    """One step whose products are dynamically quantized, to 7 bits, or have float16 weights; biases are packed with the
+    weights."""
+    products = Products(*(_product(node, node[name], True) for name in ("w_ih", "w_hh")))
     kind = node.kind.removeprefix("quantized::quantized_").removesuffix("_cell_dynamic")
     return _one_step(node, kind, products, rounded=True)
 
