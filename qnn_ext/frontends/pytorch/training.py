@@ -9,5 +9,5 @@ def check_training(train: bool, dropout: float) -> None:
     """Raises UnsupportedOperatorError for dropout in training mode."""
     if train and dropout:
         raise UnsupportedOperatorError(
-            "dropout between layers in training mode is not supported; call model.eval() before exporting it"
+            "dropout in training mode is not supported; call model.eval() before exporting the model"
         )

@@ -68,8 +68,6 @@ def from_script_module(
 
     elements: number of elements in all its constants, as far as known
     """
-    if getattr(module, "training", False):
-        raise UnsupportedOperatorError(f"{source}: the model is in training mode; call model.eval() before tracing it")
     engine = resolve_engine(engine)
     begin_walk(elements or sum(tensor.numel() for tensor in module.state_dict().values()))
     with quantized_engine(engine):
@@ -158,8 +156,9 @@ class Importer:
         def walk() -> list[relax.Expr]:
             with self._torch.no_grad():
                 self._walk(graph)
-            results = [self._environment[output.debugName()] for output in graph.outputs()]
-            outputs.extend(self._output(index, value) for index, value in enumerate(flattened(results)))
+            found = flattened([self._environment[output.debugName()] for output in graph.outputs()])
+            results = [value for value in found if value is not None]  # parts of a result that training alone has
+            outputs.extend(self._output(index, value) for index, value in enumerate(results))
             return [expr for _, expr in outputs]
 
         ir = self.assembly.module(walk)
@@ -339,8 +338,8 @@ class Importer:
     def _check_not_held(self, node: Any, target: Any) -> None:
         if any(overlap(target, other) for other in self._held):
             raise UnsupportedOperatorError(
-                f"{where(node)}: changes a tensor of the model, which the next call would find changed; pass it as "
-                "an input and return its new value"
+                f"{where(node)}: changes a tensor of the model, which the next call would find changed; if the "
+                "model is in training mode, call model.eval(), else pass it as an input and return its new value"
             )
 
     def _no_constant(self, target: Any) -> Traced:

@@ -37,11 +37,6 @@ ARITHMETIC = frozenset((
 ))  # fmt: skip
 
 
-def _append(values: Sequence[Any]) -> Any:
-    values[0].append(values[1])
-    return values[0]
-
-
 def _get_item(values: Sequence[Any]) -> Any:
     container, index = values
     return container[_fixed(index)]
@@ -62,6 +57,12 @@ def _dict(values: Sequence[Any]) -> Any:
     return dict(zip(map(plain, values[0::2]), values[1::2], strict=True))
 
 
+def _some(values: Sequence[Any]) -> Any:
+    if values[0] is None:
+        raise UnsupportedOperatorError("the model unwraps an optional value that is None for these example inputs")
+    return values[0]
+
+
 def _raise(values: Sequence[Any]) -> Any:
     message = " ".join(str(plain(value)) for value in values)
     raise UnsupportedOperatorError(f"the model itself raises an error for these example inputs: {message}")
@@ -78,9 +79,11 @@ STRUCTURE: dict[str, Callable[[Sequence[Any]], Any]] = {
     "prim::TupleIndex": _get_item,
     "prim::TupleSlice": _tuple_slice,
     "prim::DictConstruct": _dict,
-    "aten::append": _append,
+    "aten::dict": lambda values: dict(*values),
     "aten::__is__": lambda values: values[0] is values[1],
     "aten::__isnot__": lambda values: values[0] is not values[1],
+    "aten::_unwrap_optional": _some,
+    "prim::unchecked_unwrap_optional": _some,
     "prim::unchecked_cast": lambda values: values[0],
     "prim::data": lambda values: values[0],
     "prim::profile": lambda values: values[0],
@@ -89,11 +92,55 @@ STRUCTURE: dict[str, Callable[[Sequence[Any]], Any]] = {
     "prim::RaiseException": _raise,
     "prim::Print": _print,
     "aten::warn": _print,
+    # what runs the model: a script, for inference, whatever this process does
+    "aten::_get_tracing_state": lambda values: False,
+    "aten::has_torch_function": lambda values: False,
+    "aten::is_autocast_cpu_enabled": lambda values: False,
+    "aten::is_autocast_enabled": lambda values: False,
+    "aten::is_grad_enabled": lambda values: False,
+    "aten::is_scripting": lambda values: True,
 }
 
-# the same where the container may hold traced tensors, otherwise PyTorch's own operator
+
+def _changing(change: Callable[..., None]) -> Callable[[Sequence[Any]], Any]:
+    """An operator that changes its container, which some overloads return."""
+
+    def run(values: Sequence[Any]) -> Any:
+        change(*values)
+        return values[0]
+
+    return run
+
+
+def _set_item(container: Any, index: Any, value: Any) -> None:
+    container[_fixed(index)] = value
+
+
+def _delete(container: Any, index: Any) -> None:
+    del container[_fixed(index)]
+
+
+# the same where the first operand is a list or dictionary that changes, or a dictionary
 CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "aten::Delete": _changing(_delete),
+    "aten::_set_item": _changing(_set_item),
+    "aten::append": _changing(lambda items, value: items.append(value)),
+    "aten::clear": _changing(lambda container: container.clear()),
+    "aten::extend": _changing(lambda items, more: items.extend(more)),
+    "aten::insert": _changing(lambda items, index, value: items.insert(_fixed(index), value)),
+    "aten::items": lambda values: list(values[0].items()),
+    "aten::keys": lambda values: list(values[0]),
+    "aten::pop": lambda values: values[0].pop(*map(_fixed, values[1:2]), *values[2:]),
+    "aten::reverse": _changing(lambda items: items.reverse()),
+    "aten::update": _changing(lambda container, more: container.update(more)),
+    "aten::values": lambda values: list(values[0].values()),
+}
+
+# the same where it is a dictionary or holds traced tensors, otherwise PyTorch's own operator
+HOLDERS: dict[str, Callable[[Sequence[Any]], Any]] = {
+    "aten::__contains__": lambda values: plain(values[1]) in values[0],
     "aten::__getitem__": _get_item,
+    "aten::get": lambda values: values[0].get(*values[1:]),
     "aten::len": lambda values: len(values[0]),
     "aten::list": lambda values: list(values[0]),
 }
@@ -103,9 +150,12 @@ def structural(kind: str, values: Sequence[Any]) -> tuple[bool, Any]:
     """(True, the result) where the operator only handles containers, (False, None) otherwise."""
     if kind in STRUCTURE:
         return True, STRUCTURE[kind](values)
-    holds_traced = bool(values) and isinstance(values[0], (list, tuple, dict)) and any(traced_in(values[0]))
-    if kind in CONTAINERS and holds_traced:
+    if not values or not isinstance(values[0], (list, tuple, dict)):
+        return False, None
+    if kind in CONTAINERS:
         return True, CONTAINERS[kind](values)
+    if kind in HOLDERS and (isinstance(values[0], dict) or any(traced_in(values[0]))):
+        return True, HOLDERS[kind](values)
     return False, None
 
 

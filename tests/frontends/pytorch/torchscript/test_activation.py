@@ -104,6 +104,7 @@ LAYERS = {
     "group norm": (lambda: torch.nn.GroupNorm(2, 4), (2, 4, 3, 5)),
     "instance norm": (lambda: torch.nn.InstanceNorm2d(4, affine=True), (2, 4, 3, 5)),
     "instance norm without weights": (lambda: torch.nn.InstanceNorm1d(4), (2, 4, 7)),
+    "instance norm, tracked": (lambda: torch.nn.InstanceNorm2d(4, track_running_stats=True), (2, 4, 3, 5)),
 }
 
 

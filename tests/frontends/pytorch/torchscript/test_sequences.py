@@ -139,6 +139,7 @@ def test_dynamically_quantized_layers(kind):
         inputs = [(*sample, 3 * torch.randn(4, BATCH, 4)) for sample in inputs]
     module = torch.ao.quantization.quantize_dynamic(module, {kind}, dtype=torch.qint8)
     check(module, torch.jit.script(module), inputs, "x86")
+    check(module, torch.jit.trace(module, inputs[0], check_trace=False), inputs, "x86")
 
 
 def test_known_lengths():

@@ -1,5 +1,7 @@
 """Operators that move values, on quantized and float tensors; control flow and in-place operators around them."""
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 import torch
@@ -97,6 +99,14 @@ def test_upsample(rng, engine, mode, channels_last):
     check(lambda x: F.interpolate(x, size=(8, 5), **options), x, engine=engine, off_by_one=4)
 
 
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 3, 4, 5)])
+def test_stack_of_quantized(rng, engine, shape):
+    """In the QParams of the first."""
+    tensors = [quantized(rng, shape, scale, zero) for scale, zero in ((0.05, 100), (0.031, 7), (0.05, 100))]
+    for axis in (0, 1, -1):
+        check(lambda *x, axis=axis: torch.stack(x, axis), *tensors, engine=engine)
+
+
 # ---- programs ----------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +133,83 @@ class Dimensions(torch.nn.Module):
         y = x.view(sizes["rows"] // len(x.shape), x.shape[2], -1)
         y = y.reshape(list(x.shape[:2]) + list(x.shape[2:]))
         return F.interpolate(y.repeat([1] * len(x.shape)), size=[x.shape[-2] * 2, x.shape[-1]])
+
+
+class Containers(torch.nn.Module):
+    """Lists and dictionaries of tensors that change, and a result that is there in training only."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        found: dict[str, torch.Tensor] = OrderedDict()
+        found["a"] = x + 1.0
+        found["b"] = y * 2.0
+        items: list[torch.Tensor] = []
+        items.extend([x, y])
+        items.insert(1, found["a"])
+        items.reverse()
+        last = items.pop()
+        items.pop(0)
+        items[0] = last * 3.0
+        for name, value in found.items():
+            items.append(value if name == "a" else -value)
+        for name in list(found.keys()):
+            items.append(found[name])
+        for value in found.values():
+            items.append(value)
+        missing = found.get("c")
+        items.append(x if missing is None else missing)
+        if "b" in found and "c" not in found:
+            found.update({"d": found.pop("b")})
+        del found["a"]
+        extra: torch.Tensor | None = None
+        return torch.cat(items), extra, found
+
+
+def test_script_with_containers(rng):
+    x, y = (torch.from_numpy(rng.normal(0, 1, (2, 3)).astype(np.float32)) for _ in range(2))
+    scripted = torch.jit.script(Containers())
+    joined, _, found = scripted(x, y)
+    results = list(qnn_ext.Interpreter(from_pytorch(scripted, (x, y))).run([x.numpy(), y.numpy()]).values())
+    for result, expected in zip(results, [joined, found["d"]], strict=True):
+        np.testing.assert_array_equal(result, expected.numpy())
+
+
+class Asking(torch.nn.Module):
+    """What scripts of PyTorch's own modules ask about the process."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if torch.is_autocast_enabled() or torch.is_grad_enabled():
+            return x
+        other: torch.Tensor | None = x * 2.0
+        return torch.jit._unwrap_optional(other) if torch.jit.is_scripting() else x
+
+
+def test_script_that_asks_about_the_process(rng):
+    x = torch.from_numpy(rng.normal(0, 1, (2, 3)).astype(np.float32))
+    module = from_pytorch(torch.jit.script(Asking()), (x,))
+    np.testing.assert_array_equal(qnn_ext.Interpreter(module)(x.numpy()), 2 * x.numpy())
+
+
+class Around(torch.nn.Module):
+    """A module as it is created, in training mode, around another."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_training_mode_matters_where_an_operator_has_one(rng):
+    x = torch.from_numpy(rng.normal(0, 1, (2, 3, 4, 4)).astype(np.float32))
+    inner = torch.nn.Sequential(torch.nn.BatchNorm2d(3), torch.nn.Dropout(0.5)).eval()
+    for graph in (torch.jit.script(Around(inner)), torch.jit.trace(Around(inner), x)):
+        result = qnn_ext.Interpreter(from_pytorch(graph, (x,)))(x.numpy())
+        np.testing.assert_allclose(result, inner(x).detach().numpy(), rtol=1e-6, atol=1e-6)
+    for layer in inner:
+        with pytest.raises(UnsupportedOperatorError, match=r"in training mode.*model\.eval\(\)"):
+            from_pytorch(torch.jit.script(Around(layer.train())), (x,))
+    from_pytorch(torch.jit.script(Around(torch.nn.Dropout(0.0))), (x,))
 
 
 def test_script_with_lists_of_dimensions(rng):

@@ -200,9 +200,10 @@ def _layer_norm(node: Node) -> relax.Expr:
 
 @converter("aten::group_norm", "aten::instance_norm")
 def _group_norm(node: Node) -> relax.Expr:
-    """Over the channels of a group and all later axes; of instances: each channel is a group."""
+    """Over the channels of a group and all later axes; of instances: each channel is a group, or a model in eval mode
+    tracked their statistics."""
     if node.kind == "aten::instance_norm" and not node["use_input_stats"]:
-        raise node.unsupported("instance normalization with running statistics")
+        return _tracked_norm(node)
     node.note("group normalization in float")
     channels = node.shape[1]
     groups = int(node["num_groups"]) if node.kind == "aten::group_norm" else channels
@@ -216,7 +217,12 @@ def _group_norm(node: Node) -> relax.Expr:
 def _batch_norm(node: Node) -> relax.Expr:
     if node["training"]:
         raise node.unsupported("batch normalization in training mode; call model.eval() before exporting it")
-    node.note("batch normalization in float")
+    return _tracked_norm(node)
+
+
+def _tracked_norm(node: Node) -> relax.Expr:
+    """With statistics that the model tracked in training."""
+    node.note("a normalization with tracked statistics, in float")
     size = node.shape_of("input")[1]
     mean, variance = array_of(node["running_mean"]), array_of(node["running_var"])
     gamma = np.ones(size, f32) if node["weight"] is None else array_of(node["weight"])

@@ -12,6 +12,7 @@ from .....op.base import constant, shape_of
 from ....building import to_bfloat16
 from ....run_time import checked_indices
 from ...indexing import elements_at
+from ...training import check_training
 from ..node import Node
 from ..registry import converter
 from ..values import Traced, traced_in
@@ -35,12 +36,18 @@ def _reshape(node: Node) -> relax.Expr:
     "aten::contiguous", "aten::dropout", "aten::dropout_", "aten::feature_dropout", "aten::feature_dropout_",
     "aten::alpha_dropout", "aten::alpha_dropout_", "aten::detach", "aten::clone", "aten::alias", "aten::lift_fresh",
     "quantized::dropout", "aten::cpu", "aten::identity", "aten::feature_alpha_dropout", "aten::detach_",
-    "aten::positive", "aten::resolve_conj", "aten::resolve_neg",
+    "aten::positive",
 )  # fmt: skip
 def _identity(node: Node) -> relax.Expr:
-    if "dropout" in node.kind and any(node.get(name, False) for name in ("train", "training")):
-        raise node.unsupported("dropout in training mode; call model.eval() before exporting it")
+    if "dropout" in node.kind:
+        check_training(any(node.get(name, False) for name in ("train", "training")), float(node["p"]))
     return node.expr("self" if "self" in node.arguments else "input" if "input" in node.arguments else "qx")
+
+
+@converter("aten::resolve_conj", "aten::resolve_neg")
+def _itself(node: Node) -> Any:
+    """PyTorch returns the operand itself, so what else is known of it stays known, such as that it is batch sizes."""
+    return node.raw("self")
 
 
 @converter("aten::permute")
@@ -212,24 +219,13 @@ def _repeat(node: Node) -> relax.Expr:
 
 @converter("aten::cat", "aten::concat", "aten::concatenate")
 def _cat(node: Node) -> relax.Expr:
-    """Float tensors, or quantized ones: the latter end up in the QParams of the first."""
-    from .arithmetic import requantized
-
     tensors = [value for value in node.raw("tensors") if _example(value).dim() > 1 or _example(value).numel()]
-    out = node.output
-    rank = len(node.shape)
-    if out is None:
-        fields = [_as_result(node, value) for value in tensors]
-    else:
-        fields = [requantized(node, value, out) for value in tensors]
-    return relax.op.concat(fields, int(node["dim"]) % rank)
+    return relax.op.concat([_as_result(node, value) for value in tensors], int(node["dim"]) % len(node.shape))
 
 
 @converter("aten::stack")
 def _stack(node: Node) -> relax.Expr:
     axis = int(node["dim"]) % len(node.shape)
-    if node.output is not None:
-        raise node.unsupported("stacking quantized tensors; use cat of unsqueezed ones")
     fields = [node.emit(relax.op.expand_dims(_as_result(node, value), axis)) for value in node.raw("tensors")]
     return relax.op.concat(fields, axis)
 
@@ -239,8 +235,12 @@ def _example(value: Any) -> Any:
 
 
 def _as_result(node: Node, value: Traced) -> relax.Expr:
+    """A float tensor in the result's dtype, a quantized one in the result's QParams, which are those of the first."""
     from ..values import dtype_name
+    from .arithmetic import requantized
 
+    if node.output is not None:
+        return requantized(node, value, node.output)
     expr, dtype = node.to_expr(value), dtype_name(node.examples[0])
     return expr if str(expr.ty.dtype) == dtype else node.emit(relax.op.astype(expr, dtype))
 
