@@ -9,6 +9,7 @@ from tvm import relax
 
 from ...module import FloatNote
 from ...op.base import constant, constant_value, shape_of
+from ...op.folding import folded
 from ..assembly import Conversion
 from .assembly import OnnxAssembly
 from .reader import Operator
@@ -93,13 +94,21 @@ class Node(Conversion):
         return self.has_input(index) and constant_value(self.input(index)) is not None
 
     def constant(self, index: int) -> np.ndarray:
-        """The input's value, which must be known at import. Raises UnsupportedOperatorError otherwise."""
+        """The input's value, which must be known at import, quantized or not. Raises UnsupportedOperatorError if not."""
         value = constant_value(self.input(index))
+        if value is None:
+            value = self._dequantized_constant(index)
         if value is None:
             raise self.unsupported(
                 f"input {index} ('{self.input_name(index)}') computed at run time; it must be constant"
             )
         return value
+
+    def _dequantized_constant(self, index: int) -> np.ndarray | None:
+        """What DequantizeLinear makes of a constant, which weights stay without."""
+        call = self.assembly.builder.lookup_binding(self.input(index))
+        found = folded(call) if isinstance(call, relax.Call) else None
+        return None if found is None else constant_value(found)
 
     def integers(self, index: int) -> list[int]:
         """A constant input of integers, flat. Raises ModelFormatError when it holds anything else."""

@@ -337,6 +337,23 @@ def test_weights_quantized_in_the_graph(rng):
     np.testing.assert_array_equal(both(proto, {"x": x})[0], run_ort(proto, {"x": x})[0])
 
 
+def test_a_padding_value_may_be_quantized(rng):
+    """ONNX Runtime's tools quantize every float initializer, and so that of Pad."""
+    nodes = [
+        node("DequantizeLinear", ["x", "s", "z"], ["d"]),
+        node("DequantizeLinear", ["c", "t"], ["v"]),
+        node("Pad", ["d", "widths", "v"], ["p"]),
+        node("QuantizeLinear", ["p", "s", "z"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.1), "z": np.uint8(8), "c": np.uint8(200), "t": np.float32(0.0075)}
+    constants["widths"] = np.array([0, 1, 2, 0])
+    proto = model(nodes, [value("x", (3, 4), np.uint8)], [value("y", (5, 5), np.uint8)], constants)
+    x = rng.integers(0, 255, (3, 4)).astype(np.uint8)
+    (result,) = both(proto, {"x": x})
+    np.testing.assert_array_equal(result, run_ort(proto, {"x": x})[0])
+    np.testing.assert_array_equal(result[:, 0], 23)
+
+
 def test_quantized_inputs_and_outputs_stay_as_declared(rng):
     nodes = [
         node("DequantizeLinear", ["x", "s", "z"], ["d"]),

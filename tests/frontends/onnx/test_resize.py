@@ -47,3 +47,29 @@ def test_before_version_11(scale):
     compare(23, scale, 10)
     if scale >= 1:
         compare(23, scale, 9, op="Upsample")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"cubic_coeff_a": -0.5},
+        {"exclude_outside": 1},
+        {"coordinate_transformation_mode": "align_corners"},
+        {"coordinate_transformation_mode": "asymmetric", "cubic_coeff_a": -0.6},
+    ],
+)
+@pytest.mark.parametrize(("shape", "size"), [((16, 12), (48, 36)), ((16, 12), (37, 20)), ((20, 30), (7, 11))])
+def test_cubic_equals_onnx_runtime(shape, size, attributes, rng):
+    """In float32, the width first: integers quantized behind it fall on the same side of midpoints."""
+    x_info = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3, *shape))
+    y_info = helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3, *size))
+    node = helper.make_node("Resize", ["x", "", "", "target"], ["y"], mode="cubic", **attributes)
+    target = numpy_helper.from_array(np.array([2, 3, *size], np.int64), "target")
+    graph = helper.make_graph([node], "resize", [x_info], [y_info], [target])
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    x = rng.normal(0, 1, (2, 3, *shape)).astype(np.float32)
+    (expected,) = ort.InferenceSession(content).run(None, {"x": x})
+    module = qnn_ext.from_onnx(content)
+    np.testing.assert_array_equal(qnn_ext.Interpreter(module)(x), expected)
+    np.testing.assert_array_equal(qnn_ext.build(module, num_threads=1)(x), expected)

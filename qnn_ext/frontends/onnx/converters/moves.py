@@ -6,7 +6,7 @@ import numpy as np
 from tvm import relax
 
 from ....limits import check_elements
-from ....op.base import constant, constant_value, normalize_axis
+from ....op.base import constant, normalize_axis
 from ...building import padded
 from ...reversal import reversed_sequences
 from ...run_time import checked_indices
@@ -28,9 +28,8 @@ def gather(node: Node) -> relax.Expr:
 def pad(node: Node) -> relax.Expr:
     """Padding with widths and value in attributes."""
     widths = node.attribute("pads", node.attribute("paddings"))
-    return _pad(
-        node, widths, list(range(len(node.shape(0)))), constant(np.asarray(node.attribute("value", 0.0), node.dtype(0)))
-    )
+    value = np.asarray(node.attribute("value", 0.0), node.dtype(0))
+    return _pad(node, widths, list(range(len(node.shape(0)))), value)
 
 
 @converter("Pad", since=11)
@@ -38,11 +37,11 @@ def pad_by_inputs(node: Node) -> relax.Expr:
     """Padding with widths, value and (since version 18) axes as inputs."""
     ndim = len(node.shape(0))
     axes = [normalize_axis(axis, ndim) for axis in node.integers(3)] if node.has_input(3) else list(range(ndim))
-    value = node.input(2) if node.has_input(2) else constant(np.zeros((), node.dtype(0)))
+    value = node.constant(2) if node.has_input(2) else np.zeros((), node.dtype(0))
     return _pad(node, node.integers(1), axes, value)
 
 
-def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Expr) -> relax.Expr:
+def _pad(node: Node, widths: list[int] | None, axes: list[int], value: np.ndarray) -> relax.Expr:
     """Modes other than "constant" repeat existing elements, as slices along each axis; negative widths crop."""
     shape, mode = node.shape(0), node.attribute("mode", "constant")
     if widths is None or len(widths) != 2 * len(axes) or len(set(axes)) != len(axes):
@@ -70,10 +69,9 @@ def _pad(node: Node, widths: list[int] | None, axes: list[int], value: relax.Exp
     pads = [max(width, 0) for pair in zip(before, after, strict=True) for width in pair]
     if not any(pads):
         return data
-    fill = constant_value(value)
-    if fill is None or fill.size != 1:
-        raise node.unsupported("a padding value that is not a constant scalar")
-    return padded(node.emit, data, pads, fill.reshape(()).item())
+    if value.size != 1:
+        raise node.malformed(f"the padding value has shape {value.shape}; it must be a scalar")
+    return padded(node.emit, data, pads, value.reshape(()).item())
 
 
 def _repeated(node: Node, mode: str, length: int, low: int, high: int) -> np.ndarray:

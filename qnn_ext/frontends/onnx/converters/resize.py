@@ -191,7 +191,8 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
         return data  # as in ONNX Runtime, even where a scale is not exactly 1
     if spatial:
         return _interpolate_together(node, axes, spatial, coordinates)
-    for index, axis in enumerate(axes):
+    cubic = mode == "cubic"  # ONNX Runtime goes through the width first
+    for index, axis in reversed(list(enumerate(axes))) if cubic else enumerate(axes):
         rounding = ("ceil" if axis.scale < 1 else "floor") if nearest == _BY_SCALE else nearest
         same = axis.target == axis.length and axis.scale == 1.0 and axis.roi == (0.0, 1.0)
         if not same:
@@ -238,10 +239,10 @@ def _resize_axis(
 ) -> relax.Expr:
     check_elements((axis.target,), f"axis {index}", "folded")
     mode = node.attribute("mode", "nearest")
-    if mode == "nearest":
-        positions = _float32_positions(axis, coordinates)
-    else:
+    if mode == "linear":
         positions = coordinates(np.arange(axis.target, dtype=np.float64), axis)
+    else:
+        positions = _float32_positions(axis, coordinates)
     if mode == "nearest":
         result = _take(node, data, index, nearest(positions), axis.length)
     else:
@@ -261,29 +262,39 @@ def _extrapolated(node: Node, result: relax.Expr, index: int, axis: Axis, positi
 
 
 def _interpolated(node: Node, data: relax.Expr, index: int, axis: Axis, positions: np.ndarray) -> relax.Expr:
-    """Σ weight · slice over the two or four neighbours, in the data's dtype."""
+    """Σ weight · slice over the two or four neighbours, in the data's dtype. Weights are computed in the positions' dtype,
+    cubic ones in float32 as ONNX Runtime does."""
     base = np.floor(positions)
     fraction = positions - base
     if node.attribute("mode") == "linear":
         taps = {0: 1 - fraction, 1: fraction}
     else:
-        taps = _cubic(fraction, node.attribute("cubic_coeff_a", -0.75))
-    if node.attribute("exclude_outside", 0):
-        inside = {tap: (base + tap >= 0) & (base + tap < axis.length) for tap in taps}
-        total = sum(weight * inside[tap] for tap, weight in taps.items())
-        taps = {tap: weight * inside[tap] / total for tap, weight in taps.items()}
+        taps = _cubic(fraction, np.float32(node.attribute("cubic_coeff_a", -0.75)))
     trailing = (1,) * (len(node.shape(0)) - index - 1)
+
+    def along(values: np.ndarray) -> relax.Expr:
+        return constant(values.astype(node.dtype(0)).reshape((-1, *trailing)))
+
+    divisor = None
+    if node.attribute("exclude_outside", 0):
+        taps = {tap: weight * ((base + tap >= 0) & (base + tap < axis.length)) for tap, weight in taps.items()}
+        total = sum(taps.values())
+        if trailing:  # where ONNX Runtime divides the products
+            divisor = along(total)
+        else:
+            taps = {tap: weight / total for tap, weight in taps.items()}
     result = None
     for tap, weight in taps.items():
         if not weight.any():
             continue
-        factor = constant(weight.astype(node.dtype(0)).reshape((-1, *trailing)))
-        term = node.emit(relax.op.multiply(_take(node, data, index, base + tap, axis.length), factor))
+        term = node.emit(relax.op.multiply(_take(node, data, index, base + tap, axis.length), along(weight)))
+        if divisor is not None:
+            term = node.emit(relax.op.divide(term, divisor))
         result = term if result is None else node.emit(relax.op.add(result, term))
     return data if result is None else result
 
 
-def _cubic(fraction: np.ndarray, a: float) -> dict[int, np.ndarray]:
+def _cubic(fraction: np.ndarray, a: np.float32) -> dict[int, np.ndarray]:
     """Keys' cubic convolution at distances 1 + f, f, 1 − f, 2 − f."""
 
     def near(x: np.ndarray) -> np.ndarray:
