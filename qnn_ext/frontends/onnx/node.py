@@ -94,7 +94,7 @@ class Node(Conversion):
         return self.has_input(index) and constant_value(self.input(index)) is not None
 
     def constant(self, index: int) -> np.ndarray:
-        """The input's value, which must be known at import, quantized or not. Raises UnsupportedOperatorError if not."""
+        """The input's value, which must be known at import, quantized or not. Raises UnsupportedOperatorError."""
         value = constant_value(self.input(index))
         if value is None:
             value = self._dequantized_constant(index)

@@ -262,8 +262,8 @@ def _extrapolated(node: Node, result: relax.Expr, index: int, axis: Axis, positi
 
 
 def _interpolated(node: Node, data: relax.Expr, index: int, axis: Axis, positions: np.ndarray) -> relax.Expr:
-    """Σ weight · slice over the two or four neighbours, in the data's dtype. Weights are computed in the positions' dtype,
-    cubic ones in float32 as ONNX Runtime does."""
+    """Σ weight · slice over the two or four neighbours, in the data's dtype. Weights are of the positions' dtype,
+    cubic ones float32 as in ONNX Runtime."""
     base = np.floor(positions)
     fraction = positions - base
     if node.attribute("mode") == "linear":
