@@ -80,7 +80,7 @@ def unpack_conv(packed: Any) -> ConvParameters:
     def numbers(values: Any) -> tuple[int, ...]:
         return tuple(int(value) for value in values)
 
-    return ConvParameters(
+    found = ConvParameters(
         unpack_weights(weight, bias),
         numbers(packed.stride()),
         numbers(packed.padding()),
@@ -89,3 +89,26 @@ def unpack_conv(packed: Any) -> ConvParameters:
         int(packed.groups()),
         bool(packed.transpose()),
     )
+    if found.transpose and weight.dim() == 4:
+        _check_unpacking(weight, found)
+    return found
+
+
+def _check_unpacking(weight: Any, geometry: ConvParameters) -> None:
+    """fbgemm unpacks some transposed convolutions in another layout than it packs them, with whatever was in memory:
+    those with kernels of two rows and no padding, if the numbers of channels are multiples of eight.
+
+    Raises UnsupportedOperatorError where weights of this shape do not come back as they were.
+    """
+    torch = import_torch()
+    for seed in range(3):
+        values = np.random.default_rng(seed).integers(-128, 128, tuple(weight.shape), np.int8)
+        sample = torch._make_per_tensor_quantized_tensor(torch.from_numpy(values), 1.0, 0)
+        options = (geometry.stride, geometry.padding, geometry.output_padding, geometry.dilation, geometry.groups)
+        back, _ = torch.ops.quantized.conv_transpose2d_prepack(sample, None, *options).unpack()
+        if not np.array_equal(array_of(back), values):
+            raise UnsupportedOperatorError(
+                f"PyTorch's engine fbgemm does not give back weights of shape {values.shape} that it packed, and "
+                "writes wrong ones into files; quantize the model with another engine: "
+                'torch.backends.quantized.engine = "x86", or "qnnpack"'
+            )

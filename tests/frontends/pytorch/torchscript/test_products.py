@@ -6,6 +6,8 @@ import torch
 import torch.ao.nn.intrinsic.quantized as nniq
 import torch.ao.nn.quantized as nnq
 
+from qnn_ext.errors import UnsupportedOperatorError
+
 from .oracle import Wrapped, check, quantized, require_exact
 
 
@@ -106,6 +108,18 @@ def test_transposed(rng, engine, kind, shape, geometry):
     out = 8 if engine in ("x86", "onednn") else 6
     module = layer(kind, rng, 8, out, 3, False, 0.5, 110, **geometry)
     check(module, data(rng, shape, True), engine=engine)
+
+
+@pytest.mark.parametrize("channels", [8, 16])
+def test_transposed_with_kernels_of_two_rows(rng, engine, channels):
+    """fbgemm does not give their weights back, which oneDNN and QNNPACK do; with other numbers of channels it does."""
+    module = layer(nnq.ConvTranspose2d, rng, channels, channels, 2, False, 0.5, 110, stride=2)
+    x = data(rng, (1, channels, 5, 6), True)
+    if engine == "fbgemm":
+        with pytest.raises(UnsupportedOperatorError, match=r"fbgemm does not give back .*engine = \"x86\""):
+            check(module, x, engine=engine)
+        module, x = layer(nnq.ConvTranspose2d, rng, 6, 6, 2, False, 0.5, 110, stride=2), data(rng, (1, 6, 5, 6), True)
+    check(module, x, engine=engine)
 
 
 @pytest.mark.sampled("engine")
