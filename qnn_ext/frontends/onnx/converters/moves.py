@@ -37,7 +37,8 @@ def pad_by_inputs(node: Node) -> relax.Expr:
     """Padding with widths, value and (since version 18) axes as inputs."""
     ndim = len(node.shape(0))
     axes = [normalize_axis(axis, ndim) for axis in node.integers(3)] if node.has_input(3) else list(range(ndim))
-    value = node.constant(2) if node.has_input(2) else np.zeros((), node.dtype(0))
+    filled = node.has_input(2) and node.attribute("mode", "constant") == "constant"
+    value = node.constant(2) if filled else np.zeros((), node.dtype(0))
     return _pad(node, node.integers(1), axes, value)
 
 

@@ -182,22 +182,26 @@ def _quantized_avg_pool(
         if include_pad and any(padding):
             data, padding = _padded(node, data, padding, padding, zero), [0, 0]
         zero = 0
-    pooled = qnn.avg_pool2d(
-        data,
-        in_scale,
-        zero,
-        out_scale,
-        zero,
-        pool_size=tuple(kernel),  # type: ignore[arg-type]
-        strides=tuple(strides),  # type: ignore[arg-type]
-        padding=(*padding, *padding),  # type: ignore[arg-type]
-        ceil_mode=ceil_mode,
-        count_include_pad=include_pad,
-        layout="NCHW",
-        out_dtype=source.dtype,
+    pooled = node.emit(
+        qnn.avg_pool2d(
+            data,
+            in_scale,
+            zero,
+            out_scale,
+            zero,
+            pool_size=tuple(kernel),  # type: ignore[arg-type]
+            strides=tuple(strides),  # type: ignore[arg-type]
+            padding=(*padding, *padding),  # type: ignore[arg-type]
+            ceil_mode=ceil_mode,
+            count_include_pad=include_pad,
+            layout="NCHW",
+            out_dtype=source.dtype,
+        )
     )
+    if list(shape_of(pooled)[2:]) == out:
+        return pooled
     # no window starts in the padding behind the image, which `ceil_mode` does not know once that is data
-    return relax.op.strided_slice(node.emit(pooled), axes=[2, 3], begin=[0, 0], end=out)
+    return relax.op.strided_slice(pooled, axes=[2, 3], begin=[0, 0], end=out)
 
 
 def _window_quotients(
