@@ -1,8 +1,9 @@
 """The ways to find a model's ranges that "auto" compares, and the tables they give.
 
 They include the settings of ONNX Runtime's static quantization: MinMax, Percentile and Entropy, symmetric or not, with
-a scale for each channel of a weight or one for all. Its percentile is 99.999. Its Entropy is that of "kl_divergence",
-which takes the extremes where a histogram has no more bins than levels: by default ONNX Runtime's has 128 of each.
+a scale for each channel of a weight or one for all. MinMax gets room for values that few samples have not shown (see
+`calibrators.extremes`). The percentile is 99.999. Entropy is that of "kl_divergence", which takes the extremes where a
+histogram has no more bins than levels: by default ONNX Runtime's has 128 of each.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Table = dict[str, Range]  # site → range
 class Choice:
     """One way to find ranges.
 
-    mode:       of all activations, a calibrator of histograms or "minmax"
+    mode:       of all activations, a calibrator of histograms, "minmax" or "extrapolated"
     percentile: of that mode; None: the user's
     centered:   whether the ranges of asymmetric integers are made symmetric: their zero point is 0, for uint8 128
     per_tensor: whether the channels of each weight share one scale
@@ -35,43 +36,45 @@ class Choice:
     per_tensor: bool = False
 
 
-USUAL = tuple(
-    Choice(mode, percentile, centered, per_tensor)
-    for per_tensor in (False, True)
-    for centered in (False, True)
-    for mode, percentile in (("minmax", None), ("percentile", 99.999), ("kl_divergence", None))
+USUAL = Choice("extrapolated")  # unless another is better
+SEEN = Choice("minmax")  # the same without room for other values
+COMPARED = (
+    *(
+        Choice(mode, percentile, centered, per_tensor)
+        for per_tensor in (False, True)
+        for centered in (False, True)
+        for mode, percentile in (("extrapolated", None), ("percentile", 99.999), ("kl_divergence", None))
+    ),
+    Choice("mse"),
+    Choice("percentile"),
+    Choice("entropy"),
 )
-COMPARED = (*USUAL, Choice("mse"), Choice("percentile"), Choice("entropy"))
 
 
-def alternatives(auto: Mapping[str, Auto], ranges: Table, found: Sequence[Site]) -> dict[Choice, Table]:
-    """The table of each choice.
+class Alternatives:
+    """The table of each choice, made when it is asked for.
 
     auto:   the calibrator of each site whose range is chosen; ranges: those of all sites; found: all sites
     """
-    shared = _per_tensor(found)
-    known: dict[tuple[str, float | None], Table] = {}
-    tables = {}
-    for choice in COMPARED:
+
+    def __init__(self, auto: Mapping[str, Auto], ranges: Table, found: Sequence[Site]) -> None:
+        self._auto, self._ranges = auto, ranges
+        self._shared = _per_tensor(found)
+        self._known: dict[tuple[str, float | None], Table] = {}
+
+    def __getitem__(self, choice: Choice) -> Table:
         key = choice.mode, choice.percentile
-        if key not in known:
-            known[key] = {
-                name: one.by(*key, name) if name in one.statistics else ranges[name] for name, one in auto.items()
+        if key not in self._known:
+            self._known[key] = {
+                name: one.by(*key, name) if name in one.statistics else self._ranges[name]
+                for name, one in self._auto.items()
             }
-        own = _centered(known[key], auto) if choice.centered else known[key]
-        tables[choice] = {**ranges, **(shared if choice.per_tensor else {}), **own}
-    return tables
+        own = _centered(self._known[key], self._auto) if choice.centered else self._known[key]
+        return {**self._ranges, **(self._shared if choice.per_tensor else {}), **own}
 
 
-def distinct(tables: Mapping[Choice, Table]) -> dict[Choice, Table]:
-    """Those whose ranges differ from all before them."""
-    found: dict[object, Choice] = {}
-    for choice, table in tables.items():
-        found.setdefault(_identity(table), choice)
-    return {choice: tables[choice] for choice in found.values()}
-
-
-def _identity(table: Table) -> object:
+def identity(table: Table) -> object:
+    """Equal for tables with the same ranges, however they were found."""
     return frozenset(
         (name, np.asarray(one.low).tobytes(), np.asarray(one.high).tobytes()) for name, one in table.items()
     )

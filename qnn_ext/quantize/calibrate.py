@@ -8,18 +8,16 @@ from functools import partial
 from typing import Any
 from warnings import warn
 
-import numpy as np
-
 from ..compiling.build import compile_module
 from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
-from .alternatives import Choice, Table, alternatives
+from .alternatives import Alternatives, Table
 from .annotate import Site, sites
 from .calibrators import CALIBRATORS, Auto, Calibrator, OutputError, Settings, make_calibrator
-from .choose import choose_ranges, choose_table, comparable
+from .choose import Fold, choose_alternative, choose_ranges, comparable
 from .collect import Reader, collect, collect_shards
 from .config import QConfig, current_config
-from .dataset import Batches, ShardedBatches, batches
+from .dataset import Batches, ShardedBatches, batch_size_of, batches
 from .engines import engine_of, shared_engines
 from .instrument import instrument
 from .measurable import measurable
@@ -43,7 +41,8 @@ def calibrate(
     config = config or current_config() or QConfig()
     found = sites(annotated)
     fixed = {site.name: _fixed_range(site, config) for site in found}
-    assigned = _assign([site for site in found if fixed[site.name] is None], config, dataset is not None)
+    unknown = [site for site in found if fixed[site.name] is None]
+    assigned = _assign(unknown, config, batch_size_of(annotated.inputs), dataset is not None)
     reading = [name for name, calibrator in assigned.items() if calibrator.needs_data]
     dataset = batches(dataset, annotated.inputs) if reading else dataset  # which counts them in its first pass
     auto = {name: one for name, one in assigned.items() if isinstance(one, Auto)}
@@ -55,9 +54,9 @@ def calibrate(
         if candidates:
             ranges |= choose_ranges(measurable(annotated), candidates, ranges, dataset, config)
         if auto and not annotated.states:  # with states there is no program that takes all ranges
-            tables = alternatives(auto, ranges, found)
             again = partial(_recalibrated, annotated, found, ranges, {name: assigned[name] for name in reading})
-            ranges = choose_table(measurable(annotated), tables, again, reading, dataset, config)
+            choice = choose_alternative(measurable(annotated), again, reading, dataset, config)
+            ranges = Alternatives(auto, ranges, found)[choice]
     return CalibrationTable(ranges)
 
 
@@ -66,14 +65,22 @@ def _recalibrated(
     found: Sequence[Site],
     ranges: Table,
     assigned: Mapping[str, Calibrator],
-    data: list[list[np.ndarray]],
-) -> dict[Choice, Table]:
-    """The tables of all choices, from these batches alone. assigned: of the sites that are read"""
+    folds: Sequence[Fold],
+) -> list[Alternatives]:
+    """For each fold, the tables from the batches of the others; of a single one, from its own. assigned: of the sites
+    that are read"""
     instrumented = comparable(annotated, {}, list(assigned))
-    reader = Reader(instrumented.sites, assigned).fresh()
-    collect(engine_of(instrumented.module), reader, data)
-    auto = {name: one for name, one in reader.calibrators.items() if isinstance(one, Auto)}
-    return alternatives(auto, ranges, found)
+    engine, reader = engine_of(instrumented.module), Reader(instrumented.sites, assigned)
+    others = [reader.fresh() for _ in folds]
+    for index, fold in enumerate(folds):
+        own = reader.fresh()
+        for _ in own.read(engine, fold):
+            pass
+        for position, other in enumerate(others):
+            if position != index or len(folds) == 1:
+                other.merge(own)
+    autos = [{name: one for name, one in other.calibrators.items() if isinstance(one, Auto)} for other in others]
+    return [Alternatives(auto, ranges, found) for auto in autos]
 
 
 def _fixed_range(site: Site, config: QConfig) -> Range | None:
@@ -87,7 +94,7 @@ def _fixed_range(site: Site, config: QConfig) -> Range | None:
     return None if site.range is None else Range(*site.range, "fixed")
 
 
-def _assign(found: Sequence[Site], config: QConfig, with_data: bool) -> dict[str, Calibrator]:
+def _assign(found: Sequence[Site], config: QConfig, batch_size: int, with_data: bool) -> dict[str, Calibrator]:
     """The calibrator of each site; sites with equal settings share one. Raises QuantizationError without data."""
     shared: dict[tuple[str, Settings], Calibrator] = {}
     assigned = {}
@@ -95,7 +102,7 @@ def _assign(found: Sequence[Site], config: QConfig, with_data: bool) -> dict[str
         mode = site.calibrate_mode
         if not with_data and mode == "auto":
             mode = "global_scale"
-        settings = _settings(site, config)
+        settings = _settings(site, config, batch_size)
         calibrator = shared.setdefault((mode, settings), make_calibrator(mode, settings))
         if calibrator.needs_data and not with_data:
             without = ", ".join(repr(name) for name, kind in CALIBRATORS.items() if not kind.needs_data)
@@ -114,7 +121,7 @@ def _assign(found: Sequence[Site], config: QConfig, with_data: bool) -> dict[str
     return assigned
 
 
-def _settings(site: Site, config: QConfig) -> Settings:
+def _settings(site: Site, config: QConfig, batch_size: int) -> Settings:
     return Settings(
         dtype=site.dtype,
         bits=site.bits,
@@ -124,6 +131,7 @@ def _settings(site: Site, config: QConfig) -> Settings:
         percentile=site.percentile,
         momentum=config.momentum,
         global_scale=config.global_scale,
+        batch_size=batch_size,
     )
 
 

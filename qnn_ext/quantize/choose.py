@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,19 +15,24 @@ from ..errors import QuantizationWarning
 from ..module import QnnModule
 from ..op.observe import observed_sites
 from ..passes.rewrite import bindings_of
-from .alternatives import USUAL, Choice, Table, distinct
+from .alternatives import COMPARED, SEEN, USUAL, Alternatives, Choice, Table, identity
 from .config import QConfig
 from .dataset import batches
-from .engines import engine_of
+from .engines import shared_engine_of
 from .instrument import Instrumented, instrument
 from .patches import sampled, weighted_products
 from .ranges import Range, qparams_of
 from .switchable import Observed, observations
-from .tentative import tentative
+from .tentative import settings_of, tentative
 
 _ROWS = 512  # of each product
 _COMPARED = 32, 256  # batches on which outputs are compared, at most, of large and of small models
 _LARGE = 1 << 28  # multiply-accumulates of a batch
+_FOLDS = 4
+_ENOUGH = 32  # batches that show what clipping costs
+_HOPELESS = 1.1  # times the error of another choice on the same folds
+
+Fold: TypeAlias = Sequence[tuple[int, list[np.ndarray]]]  # batches with their positions
 
 
 def choose_ranges(
@@ -72,52 +77,70 @@ def _energy(array: np.ndarray) -> float:
     return float(np.square(array, dtype=np.float64).sum())
 
 
-def comparable(annotated: QnnModule, quantized: Mapping[str, Observed], sites: Collection[str]) -> Instrumented:
-    """`annotated` with the sites in `quantized` quantized, in float; its outputs, then the tensors of `sites` as they
-    were before. Inside `shared_engines` one program computes it for all `quantized`, also for none."""
-    return instrument(tentative(annotated, quantized, marked=True), sites, with_outputs=True)
-
-
-def choose_table(
+def comparable(
     annotated: QnnModule,
-    tables: Mapping[Choice, Table],
-    recalibrated: Callable[[list[list[np.ndarray]]], Mapping[Choice, Table]],
+    quantized: Mapping[str, Observed],
+    sites: Collection[str],
+    constants: dict[str, list[Any]] | None = None,
+) -> Instrumented:
+    """`annotated` with the sites in `quantized` quantized, in float; its outputs, then the tensors of `sites` as they
+    were before. Inside `shared_engines` one program computes it for all `quantized`, also for none.
+
+    constants: see `tentative`
+    """
+    return instrument(tentative(annotated, quantized, marked=True, constants=constants), sites, with_outputs=True)
+
+
+def choose_alternative(
+    annotated: QnnModule,
+    recalibrated: Callable[[Sequence[Fold]], Sequence[Alternatives]],
     sites: Collection[str],
     dataset: Any,
     config: QConfig,
-) -> Table:
-    """The best table, by the error of the model's worst output on the first batches.
+) -> Choice:
+    """The best way to find ranges, by the error of the model's worst output on data that its ranges do not come from.
 
-    1. None whose error is larger than that of any usual choice.
-    2. If several are left, each choice is made again, from the even batches for the odd ones and from the odd for the
-       even: on its own data no range looks better than one that clips nothing. The smallest error counts; of equals,
-       the first.
+    The first batches, 32 or of small models up to 256, are dealt out to four folds. Each choice finds its ranges again
+    for each fold, from the batches of the others: on its own data no range looks better than one that clips nothing,
+    and none worse than one with room for what other data need. A single batch is judged by itself.
+
+    The choice with the smallest error Σ e_f of all folds takes the place of USUAL, whose errors are E_f, but only if it
+    is better: if Σ (E_f − e_f) exceeds twice its standard error, 2·√(folds · variance of E_f − e_f). How roundings fall
+    changes the error of a few samples by more than most choices do. Of fewer than 32 batches, perhaps none shows any
+    fold what clipping costs; that narrower ranges round less is then no sign that they need no room, and a choice must
+    be better than SEEN, too, which has none.
 
     What is in loops stays in float while tables are compared: their ranges follow those of the rest of the model.
-    tables: usual choices first; recalibrated: the tables that are found from these batches alone; sites: of which the
-    caller has asked for the tensors, so that the same program runs. Raises QuantizationError.
+    recalibrated: for each fold, the tables from the others, of a single one from itself; sites: of which the caller has
+    asked for the tensors, so that the same program runs. Raises QuantizationError.
     """
-    tables = distinct(tables)
-    if not observed_sites(annotated.ir) or len(tables) == 1:
-        return next(iter(tables.values()))
+    if not observed_sites(annotated.ir):
+        return USUAL
     data = [list(batch) for batch in itertools.islice(batches(dataset, annotated.inputs), _most(annotated))]
-    outputs = _Outputs(annotated, sites, data, config)
+    folds = [list(enumerate(data))[start::_FOLDS] for start in range(min(_FOLDS, len(data)))]
+    others = recalibrated(folds)
+    outputs = _Outputs(annotated, others[0][USUAL], sites, data, config)
+    errors: dict[Choice, np.ndarray] = {}
+    tried = set()
     with warnings.catch_warnings(), np.errstate(invalid="ignore"):  # infinities: then none is better than another
         warnings.simplefilter("ignore", QuantizationWarning)  # those of the result are shown
-        errors: dict[Choice, float] = {}
-        limit = np.inf
-        for choice, table in tables.items():
-            errors[choice] = outputs.error([(table, slice(None))], limit)
-            limit = min(limit, errors[choice]) if choice in USUAL else limit
-        left = [choice for choice, error in errors.items() if error <= limit] or list(tables)[:1]
-        best, least = left[0], np.inf
-        if len(left) > 1 and len(data) > 1:
-            even, odd = recalibrated(data[::2]), recalibrated(data[1::2])
-            for choice in left:
-                error = outputs.error([(odd[choice], slice(0, None, 2)), (even[choice], slice(1, None, 2))], least)
-                if error < least:
-                    best, least = choice, error
-    return tables[best]
+        for choice in (USUAL, SEEN, *COMPARED):
+            same = identity(others[0][choice])
+            if same not in tried:
+                tried.add(same)
+                parts = ((fold, tables[choice]) for fold, tables in zip(folds, others, strict=True))
+                errors[choice] = outputs.errors(parts, errors.get(USUAL, np.full(len(folds), np.inf)))
+    rivals = [errors[choice] for choice in (USUAL, SEEN)[: 1 if len(data) >= _ENOUGH else 2] if choice in errors]
+    better = [choice for choice, found in errors.items() if all(_better(found, other) for other in rivals)]
+    return min(better, key=lambda choice: float(errors[choice].sum()), default=USUAL)
+
+
+def _better(errors: np.ndarray, others: np.ndarray) -> bool:
+    """Whether errors on the same folds are smaller by more than twice their standard error."""
+    if not (np.isfinite(errors).all() and np.isfinite(others).all()):
+        return bool(np.isfinite(errors).all()) and not np.isfinite(others).all()
+    gains = others - errors
+    return bool(gains.sum() > (2 * np.sqrt(gains.size * gains.var(ddof=1)) if gains.size > 1 else 0.0))
 
 
 def _most(annotated: QnnModule) -> int:
@@ -131,26 +154,54 @@ class _Outputs:
     """The model's outputs on some batches, against those of the float model."""
 
     def __init__(
-        self, annotated: QnnModule, sites: Collection[str], data: list[list[np.ndarray]], config: QConfig
+        self, annotated: QnnModule, table: Table, sites: Collection[str], data: list[list[np.ndarray]], config: QConfig
     ) -> None:
-        self._annotated, self._sites, self._data, self._config = annotated, sites, data, config
-        self._exact = list(self._of({}, data))
+        """table: any ranges; sites: of which the program also computes the tensors."""
+        self._annotated, self._config = annotated, config
+        observed = self._observed(table)
+        self._constants: dict[str, list[Any]] = {}
+        self._engine = shared_engine_of(comparable(annotated, observed, sites, self._constants).module)
+        self._exact = list(self._of(observed, data, on=False))
         signal = np.sum([[_energy(x) for x in arrays] for arrays in self._exact], axis=0)
         self._signal = np.maximum(signal, np.finfo(np.float64).tiny)
 
-    def error(self, parts: Sequence[tuple[Mapping[str, Range], slice]], limit: float) -> float:
-        """Σ (x − y)² / Σ x² of the worst output, with the ranges of a table on these batches, of another on those; or
-        what already exceeds `limit`: further batches only add to it."""
-        noise = np.zeros(len(self._annotated.outputs))
-        for table, kept in parts:
-            observed = {one.site.name: one for one in observations(self._annotated, table, self._config)}
-            for exact, found in zip(self._exact[kept], self._of(observed, self._data[kept]), strict=True):
-                noise += [_energy(x.astype(np.float64) - y) for x, y in zip(exact, found, strict=True)]
-                if (noise / self._signal).max() > limit:
-                    return float((noise / self._signal).max())
-        return float((noise / self._signal).max())
+    def errors(self, parts: Iterable[tuple[Fold, Table]], others: np.ndarray) -> np.ndarray:
+        """Σ (x − y)² / Σ x² of the worst output, for each fold with its table; of all data in the denominator.
 
-    def _of(self, quantized: Mapping[str, Observed], data: Sequence[list[np.ndarray]]) -> Iterator[list[np.ndarray]]:
-        engine = engine_of(comparable(self._annotated, quantized, self._sites).module)
+        others: the errors of another choice: infinite where so much is worse on the folds so far that the rest does not
+                matter
+        """
+        errors: list[float] = []
+        for (fold, table), most in zip(parts, _HOPELESS * np.cumsum(others), strict=True):
+            limit = most - sum(errors)
+            errors.append(self._error(fold, table, limit))
+            if not errors[-1] <= limit:
+                return np.full(others.size, np.inf)
+        return np.array(errors)
+
+    def _error(self, fold: Fold, table: Table, limit: float) -> float:
+        """Of one fold, or what already exceeds `limit`: further batches only add to it."""
+        observed = self._observed(table)
+        noise, error = np.zeros(len(self._annotated.outputs)), 0.0
+        for (index, _), found in zip(fold, self._of(observed, [batch for _, batch in fold]), strict=True):
+            noise += [_energy(x.astype(np.float64) - y) for x, y in zip(self._exact[index], found, strict=True)]
+            error = float((noise / self._signal).max())
+            if not error <= limit:
+                break
+        return error
+
+    def _observed(self, table: Table) -> dict[str, Observed]:
+        return {one.site.name: one for one in observations(self._annotated, table, self._config)}
+
+    def _of(
+        self, observed: Mapping[str, Observed], data: Sequence[list[np.ndarray]], on: bool = True
+    ) -> Iterator[list[np.ndarray]]:
+        """Of each batch, with all sites quantized, or none."""
+        values = {
+            known: value
+            for name, constants in self._constants.items()
+            for known, value in zip(constants, settings_of(observed[name], on), strict=True)
+        }
+        engine = self._engine.with_constants(values)
         for batch in data:
             yield list(engine.run(batch).values())[: len(self._annotated.outputs)]

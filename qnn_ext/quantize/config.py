@@ -67,10 +67,10 @@ class QConfig:
     dtype_input:     "int8", "uint8", or "auto": what `target` multiplies fastest; int8 if symmetric
     dtype_weight:    "int8"
     dtype_activation: "int32", or "int8" / "uint8" with nbit_activation of at most 8
-    calibrate_mode:  how ranges of activations are found: see CALIBRATE_MODES. "auto": that of several calibrators which
-                     keeps the model's outputs best, on data that its ranges do not come from, but none worse on the
-                     calibration data than any setting of ONNX Runtime's quantizer, whose ranges are among those
-                     compared (see `alternatives`); "mse" for models with states; without data "global_scale"
+    calibrate_mode:  how ranges of activations are found: see CALIBRATE_MODES. "auto": "extrapolated", the extremes with
+                     room for values that fewer than 256 samples have not shown, unless another calibrator or setting of
+                     ONNX Runtime's quantizer (see `alternatives`) keeps the model's outputs better on samples that its
+                     ranges do not come from; "mse" for models with states; without data "global_scale"
     global_scale:    the threshold of "global_scale": real values −global_scale … global_scale
     weight_scale:    "max": the largest weight; "power2": the next power of two above it; "mse": the threshold with the
                      smallest squared error; "hqq", for weights in groups: half-quadratic quantization

@@ -97,6 +97,11 @@ class ShardedBatches(Batches):
         self.count = count
 
 
+def batch_size_of(inputs: Sequence[TensorSpec]) -> int:
+    """Samples in each batch."""
+    return max(1, inputs[0].shape[0]) if inputs and inputs[0].shape else 1
+
+
 def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
     """The data set as a checked stream of the model's batches.
 

@@ -57,23 +57,29 @@ def engine_of(module: QnnModule, stepped: bool = False) -> Runner:
     stepped: whether a module with states is only run and reset, and done with before the next is: then it shares its
              program too. Otherwise it gets an engine of its own
     """
-    known = _cache.get()
-    if known is None or (module.states and not stepped):
+    if _cache.get() is None or (module.states and not stepped):
         return compile_module(module)
-    lifted, values = _lifted(module)
+    return shared_engine_of(module)
+
+
+def shared_engine_of(module: QnnModule) -> Shared:
+    """What runs a module without states, or one that is stepped; inside `shared_engines`."""
+    known = _cache.get()
+    assert known is not None, "inside shared_engines"
+    lifted, constants = _lifted(module)
     key = tvm_ffi.structural_hash(lifted.ir)
     for ir, engine in known.setdefault(key, []):
         if tvm_ffi.structural_equal(ir, lifted.ir):
-            return _Shared(engine, module, values)
+            return Shared(engine, module, constants)
     engine = compile_module(lifted)
     known[key].append((lifted.ir, engine))
-    return _Shared(engine, module, values)
+    return Shared(engine, module, constants)
 
 
-class _Shared(ByPosition):
+class Shared(ByPosition):
     """A program with the constants of one module."""
 
-    def __init__(self, engine: Engine, module: QnnModule, constants: list[np.ndarray]) -> None:
+    def __init__(self, engine: Engine, module: QnnModule, constants: Mapping[Any, np.ndarray]) -> None:
         self._engine = engine
         self._module = module
         self._constants = constants
@@ -93,31 +99,37 @@ class _Shared(ByPosition):
         return {spec.name: value for spec, value in zip(outputs, found, strict=True)}
 
     def _once(self, values: list[np.ndarray]) -> list[np.ndarray]:
-        return list(self._engine.run([*values, *self._constants]).values())
+        return list(self._engine.run([*values, *self._constants.values()]).values())
+
+    def with_constants(self, values: Mapping[Any, np.ndarray]) -> Shared:
+        """The same program with other values of some constants of the module, which `op.base.constant` made."""
+        constants = {known: np.ascontiguousarray(values.get(known, value)) for known, value in self._constants.items()}
+        return Shared(self._engine, self._module, constants)
 
     def reset_state(self) -> None:
         """States at their initial values."""
         self._engine.reset_state()
 
 
-def _lifted(module: QnnModule) -> tuple[QnnModule, list[np.ndarray]]:
-    """The module with its float32 constants, but for scalars, as further inputs, and their values."""
+def _lifted(module: QnnModule) -> tuple[QnnModule, dict[Any, np.ndarray]]:
+    """The module with its float32 constants, but for scalars, as further inputs, and their values, in this order."""
     new = Rebuild(module.ir["main"])
     found: dict[Any, relax.Var] = {}
-    values: list[np.ndarray] = []
+    values: dict[Any, np.ndarray] = {}
     for binding in new.bindings:
         for operand in _operands(binding.value):
             array = None if isinstance(operand, relax.Var) else constant_value(operand)
             if array is not None and array.ndim and array.dtype == np.float32 and operand not in found:
                 name = f"constant_{len(values)}"
                 found[operand] = relax.Var(name, relax.TensorType(array.shape, "float32"))
-                values.append(np.ascontiguousarray(array))
+                values[operand] = np.ascontiguousarray(array)
     count = len(module.inputs)
     with new.main([*new.function.params[:count], *found.values(), *new.function.params[count:]]):
         for binding in new.bindings:
             new.bind(binding.var, new.substituted(_with_variables(binding.value, found)))
     specs = tuple(
-        TensorSpec(str(var.name), value.shape, "float32") for var, value in zip(found.values(), values, strict=True)
+        TensorSpec(str(var.name), value.shape, "float32")
+        for var, value in zip(found.values(), values.values(), strict=True)
     )
     inputs = tuple(replace(spec, dynamic_batch=False) for spec in module.inputs)
     outputs = tuple(replace(spec, dynamic_batch=False) for spec in module.outputs)

@@ -15,6 +15,7 @@ CALIBRATE_MODES = (
     "global_scale",
     "minmax",
     "moving_average",
+    "extrapolated",
     "percentile",
     "kl_divergence",
     "entropy",

@@ -53,9 +53,11 @@ class Histogram:
     def add(self, values: np.ndarray) -> None:
         """Count an array of float values of any shape. Raises QuantizationError for NaN and infinities."""
         flat = np.asarray(values, np.float32).reshape(-1)
-        if not flat.size:
-            return
-        low, high = extremes(flat)
+        if flat.size:
+            self.count(flat, *extremes(flat))
+
+    def count(self, flat: np.ndarray, low: float, high: float) -> None:
+        """Count float32 values, at least one, whose extremes are these."""
         self._widen(low, high, flat.size)
         if self.exponent is None:
             self.zeros += flat.size

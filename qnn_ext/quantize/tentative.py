@@ -26,11 +26,13 @@ def tentative(
     quantized: Mapping[str, Observed],
     exact: Mapping[str, np.ndarray] | None = None,
     marked: bool = False,
+    constants: dict[str, list[Any]] | None = None,
 ) -> QnnModule:
     """`annotated` with the sites in `quantized` quantized as these say, and the others in float.
 
     exact:  the values of weights that are not quantized, if `annotated` has rounded ones
     marked: whether observers stay, each on its tensor before that is quantized
+    constants: gets those of each quantized site, whose values are its `settings_of`
 
     An activation x becomes scale · clip(rint(x / scale), low − zero point, high − zero point) in float32, which differs
     from integers only where their arithmetic rounds otherwise: biases and sums are exact.
@@ -54,23 +56,40 @@ def _rule(quantized: Mapping[str, Observed], exact: Mapping[str, np.ndarray], ma
         if site in exact and site not in quantized:
             return constant(exact[site])
         data = value.args[0]
-        return _value(emit(value) if marked and isinstance(data, relax.Var) else data, quantized.get(site), emit)
+        made: list[Any] = []
+        observed = emit(value) if marked and isinstance(data, relax.Var) else data
+        result = _value(observed, quantized.get(site), emit, made)
+        if constants is not None and made and site in quantized:
+            constants[site] = made
+        return result
 
     return rule
 
 
-def _value(x: Any, found: Observed | None, emit: Emit) -> Any:
+def settings_of(found: Observed, on: bool = True) -> list[np.ndarray]:
+    """The values of a site's constants, in their order, if it is quantized, or if it is not."""
+    if found.site.value is not None:
+        return [found.simulate(found.site.value) if on else found.site.value]
+    return [np.full(1, value, np.float32) for value in (*_steps(found), on)]
+
+
+def _value(x: Any, found: Observed | None, emit: Emit, made: list[Any]) -> Any:
+    """x, or what its integers stand for; `made` gets the constants."""
+
+    def setting(array: np.ndarray) -> Any:
+        made.append(constant(array))
+        return made[-1]
+
     if found is not None and found.site.value is not None:
-        return constant(found.simulate(found.site.value))
+        return setting(*settings_of(found))
     if not isinstance(x, relax.Var) or not shape_of(x):
         return x
-    scale, low, high = (1.0, 0.0, 0.0) if found is None else _steps(found)
-    step = constant(np.full(1, scale, np.float32))
+    off = [np.full(1, value, np.float32) for value in (1, 0, 0, False)]
+    step, low, high, on = map(setting, off if found is None else settings_of(found))
     rounded = emit(relax.op.round(emit(relax.op.divide(x, step))))
-    clipped = emit(relax.op.maximum(rounded, constant(np.full(1, low, np.float32))))
-    clipped = emit(relax.op.minimum(clipped, constant(np.full(1, high, np.float32))))
-    on = emit(relax.op.greater(constant(np.full(1, found is not None, np.float32)), constant(np.float32(0))))
-    return relax.op.where(on, emit(relax.op.multiply(clipped, step)), x)
+    clipped = emit(relax.op.minimum(emit(relax.op.maximum(rounded, low)), high))
+    chosen = emit(relax.op.greater(on, constant(np.float32(0))))
+    return relax.op.where(chosen, emit(relax.op.multiply(clipped, step)), x)
 
 
 def _steps(found: Observed) -> tuple[float, float, float]:

@@ -9,8 +9,9 @@ from tvm import relax
 import qnn_ext
 from qnn_ext.errors import InputError
 from qnn_ext.interpreter import Interpreter
-from qnn_ext.passes.rewrite import straight_line
-from qnn_ext.quantize.engines import engine_of, shared_engines
+from qnn_ext.op.base import constant_value
+from qnn_ext.passes.rewrite import bindings_of, straight_line
+from qnn_ext.quantize.engines import engine_of, shared_engine_of, shared_engines
 
 from .networks import float_module
 
@@ -35,6 +36,18 @@ def test_the_same_operators_are_compiled_once():
         with pytest.raises(InputError, match="this model takes 'x'"):
             runners[0].run({"z": X})
     assert isinstance(engine_of(one), qnn_ext.Engine)
+
+
+def test_a_program_with_other_constants():
+    one, two = network(1), network(2)
+    operands = [arg for binding in bindings_of(one.ir["main"]) for arg in getattr(binding.value, "args", ())]
+    (weight,) = [operand for operand in operands if constant_value(operand) is not None]
+    other = np.random.default_rng(2).normal(size=(4, 3)).astype(np.float32)
+    with shared_engines():
+        runner = shared_engine_of(one)
+        changed = runner.with_constants({weight: other})
+        np.testing.assert_array_equal(changed(X), engine_of(two)(X))
+        np.testing.assert_allclose(runner(X), Interpreter(one)(X), rtol=1e-5, atol=1e-6)
 
 
 def test_any_batch_size():

@@ -23,6 +23,7 @@ class Settings:
 
     dtype, bits, symmetric, power_of_two: of the QParams, as `ranges.qparams_of` takes them
     bins, percentile, momentum, global_scale: see QConfig
+    batch_size: samples in each batch
     """
 
     dtype: str = "int8"
@@ -33,6 +34,7 @@ class Settings:
     percentile: float = 99.99
     momentum: float = 0.9
     global_scale: float = 8.0
+    batch_size: int = 1
 
 
 class Statistic(Protocol):
@@ -131,7 +133,10 @@ class Extremes:
 
     def add(self, array: np.ndarray, batch: Position | None) -> None:
         """Add one array; raises QuantizationError for NaN and infinities."""
-        low, high = extremes(array)
+        self.note(*extremes(array), batch)
+
+    def note(self, low: float, high: float, batch: Position | None) -> None:
+        """Add an array with these extremes."""
         index: Position = len(self.batches) if batch is None else batch
         known = self.batches.get(index, (low, high))
         self.batches[index] = min(low, known[0]), max(high, known[1])
