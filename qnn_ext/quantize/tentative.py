@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,25 +31,29 @@ def tentative(
 ) -> QnnModule:
     """`annotated` with the sites in `quantized` quantized as these say, and the others in float.
 
-    exact:  the values of weights that are not quantized, if `annotated` has rounded ones
-    marked: whether observers stay, each on its tensor before that is quantized
+    exact:     the values of weights that are not quantized, if `annotated` has rounded ones
+    marked:    whether observers stay, each on its tensor before that is quantized
     constants: gets those of each quantized site, whose values are its `settings_of`
 
     An activation x becomes scale · clip(rint(x / scale), low − zero point, high − zero point) in float32, which differs
     from integers only where their arithmetic rounds otherwise: biases and sums are exact.
     """
-
-    rule = _rule(quantized, exact or {}, marked)
+    rule = _rule(quantized, exact or {}, marked, constants)
     return replace(annotated, ir=everywhere(annotated.ir, lambda mod: rewrite(mod, rule)))
 
 
 def with_quantized_loops(annotated: QnnModule, quantized: Mapping[str, Observed]) -> QnnModule:
     """`annotated` with the sites in loops quantized as these say; those outside are observed as before."""
-    rule = _rule(quantized, {}, False)
+    rule = _rule(quantized)
     return replace(annotated, ir=with_bodies(annotated.ir, partial(everywhere, change=lambda mod: rewrite(mod, rule))))
 
 
-def _rule(quantized: Mapping[str, Observed], exact: Mapping[str, np.ndarray], marked: bool) -> Rule:
+def _rule(
+    quantized: Mapping[str, Observed],
+    exact: Mapping[str, np.ndarray] = MappingProxyType({}),
+    marked: bool = False,
+    constants: dict[str, list[Any]] | None = None,
+) -> Rule:
     def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
         if definition_of(value) is not OBSERVE:
             return None
