@@ -15,20 +15,19 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.s_tir import MatchBufferRegion
-from tvm.target import Target
 
 from ...numerics.annotations import JOIN, SLICE, UNALIGNED
 from .graph import Graph
-from .phases import lower_kernels
+from .phases import Lowered
 from .storage import ALIGNMENT, Storage
 
 ADDRESSES = ("tirx.address_of", "tirx.tvm_access_ptr")
 Functions = dict[ir.GlobalVar, tirx.PrimFunc]
 
 
-def without_copies(graph: Graph, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> Functions:
+def without_copies(graph: Graph, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], lowered: Lowered) -> Functions:
     """Turn storages into parts of others where that saves copies; returns the functions that the steps now call."""
-    return _Parts(graph, functions, target).functions
+    return _Parts(graph, functions, lowered).functions
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class _Rows:
 class _Parts:
     """Decides which storages become parts; joins from the last on, so that what is joined again is already a part."""
 
-    def __init__(self, graph: Graph, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Target) -> None:
+    def __init__(self, graph: Graph, functions: Mapping[ir.GlobalVar, tirx.PrimFunc], lowered: Lowered) -> None:
         self._steps = graph.steps
-        self._target = target
+        self._lowered = lowered
         self.functions: Functions = dict(functions)
         self._outputs = set(graph.outputs)
         self._wholes = {storage.whole for storage in graph.storages()}
@@ -198,7 +197,7 @@ class _Parts:
         """The number of divisions in a function's indices: more if a loop crosses from one row to the next."""
         if function not in self._known_divisions:
             kernel = ir.GlobalVar("kernel")
-            (lowered,) = lower_kernels({kernel: function}, self._target).values()
+            (lowered,) = self._lowered.of({kernel: function}).values()
             found: list[Any] = []
             for kind in (tirx.FloorDiv, tirx.FloorMod):
                 tvm_ffi.structural_walk(lowered.body, (kind, lambda node: found.append(node)))

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
-from ...numerics.annotations import UNALIGNED
+from ...numerics.annotations import UNALIGNED, without_names
 from ...targets.features import backend_of
 from ...topi_int8.threads import in_a_row, serial_body
 from ..codegen import PIPELINE
@@ -64,6 +64,35 @@ def lower_kernels(functions: Mapping[ir.GlobalVar, tirx.PrimFunc], target: Targe
         mod = pipeline(tirx.transform.BindTarget(target.with_host(target))(mod))
     by_name = {var.name_hint: function for var, function in mod.functions_items()}
     return {var: by_name[var.name_hint] for var in functions}
+
+
+class Lowered:
+    """Kernels lowered for a target, each computation once: variants are lowered to decide between them."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._known: dict[tvm_ffi.StructuralKey, tirx.PrimFunc] = {}
+
+    def of(self, functions: Mapping[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, tirx.PrimFunc]:
+        """The functions as from `lower_kernels`, but for names."""
+        keys = {var: computation(function.without_attr(UNALIGNED)) for var, function in functions.items()}
+        new: dict[tvm_ffi.StructuralKey, ir.GlobalVar] = {}
+        for var, key in keys.items():
+            if key not in self._known:
+                new.setdefault(key, var)
+        lowered = lower_kernels({var: functions[var] for var in new.values()}, self._target) if new else {}
+        self._known.update((key, lowered[var].without_attr(UNALIGNED)) for key, var in new.items())
+        return {var: _alike(self._known[key], functions[var]) for var, key in keys.items()}
+
+
+def _alike(lowered: tirx.PrimFunc, function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A lowered function that may get unaligned memory if `function` may, which lowering does not depend on."""
+    return lowered.with_attr(UNALIGNED, True) if function.attrs and UNALIGNED in function.attrs else lowered
+
+
+def computation(function: tirx.PrimFunc) -> tvm_ffi.StructuralKey:
+    """What a kernel computes: equal for functions that differ only in names."""
+    return tvm_ffi.StructuralKey(without_names(function))  # type: ignore[call-arg]
 
 
 def _on_pointers(function: tirx.PrimFunc) -> tirx.PrimFunc:

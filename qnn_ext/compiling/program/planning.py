@@ -12,7 +12,6 @@ from tvm.target import Target
 
 from ...errors import LimitError
 from ...limits import current, exceeded
-from ...numerics.annotations import without_names
 from ...running.model import Layout
 from ...targets.features import backend_of
 from .emit import HEADER, scratch_storages
@@ -21,7 +20,7 @@ from .in_place import update_in_place
 from .memory import Constants, place
 from .overlaps import overlaps_of
 from .parts import without_copies
-from .phases import Kernel, lower_kernels
+from .phases import Kernel, Lowered, computation
 from .sharing import share_out
 from .storage import Storage, aligned
 
@@ -84,11 +83,12 @@ def _draft(mod: IRModule, target: Target, least_saving: float, meeting: float, s
     graph = read_graph(mod)
     functions = graph.functions | {step.kernel: mod[step.kernel] for step in graph.kernels}
     functions = update_in_place(graph, functions, states)
-    functions = without_copies(graph, functions, target)
+    lowered = Lowered(target)
+    functions = without_copies(graph, functions, lowered)
     same = _distinct(functions)
     graph.steps = [replace(step, kernel=same[step.kernel]) for step in graph.steps]
     functions = {step.kernel: functions[step.kernel] for step in graph.steps}
-    kernels, tasks = share_out(graph, lower_kernels(functions, target), target, least_saving, meeting)
+    kernels, tasks = share_out(graph, lowered.of(functions), target, least_saving, meeting)
     for storage in graph.inputs[lent:]:
         storage.used_at(len(graph.steps))  # a later call may reuse the same values
     return _Draft(graph, functions, kernels, scratch_storages(graph, kernels), tasks)
@@ -166,8 +166,4 @@ def _needs(graph: Graph, scratch: Sequence[Sequence[Storage]]) -> str:
 def _distinct(functions: Mapping[ir.GlobalVar, tirx.PrimFunc]) -> dict[ir.GlobalVar, ir.GlobalVar]:
     """For each kernel, the first with the same computation: repeated layers and steps of recurrent ones share code."""
     first: dict[tvm_ffi.StructuralKey, ir.GlobalVar] = {}
-    return {var: first.setdefault(_computation(function), var) for var, function in functions.items()}
-
-
-def _computation(function: tirx.PrimFunc) -> tvm_ffi.StructuralKey:
-    return tvm_ffi.StructuralKey(without_names(function))  # type: ignore[call-arg]
+    return {var: first.setdefault(computation(function), var) for var, function in functions.items()}

@@ -50,9 +50,9 @@ def _check(module: QnnModule, parts_found: int, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("qnn_ext.compiling.build.join_siblings", lambda mod, target: mod)  # depends on the target
     graphs = []
 
-    def noted(graph, functions, target):
+    def noted(graph, functions, lowered):
         graphs.append(graph)
-        return without_copies(graph, functions, target)
+        return without_copies(graph, functions, lowered)
 
     without_copies = parts.without_copies
     monkeypatch.setattr("qnn_ext.compiling.program.planning.without_copies", noted)
