@@ -38,7 +38,7 @@ from ..passes.checks import collect_checks, drop_checks
 from ..passes.empties import without_empties
 from ..passes.float_products import float_products
 from ..passes.fold_calls import fold_calls
-from ..passes.fold_quantized import fold_quantized
+from ..passes.fold_known import fold_known
 from ..passes.footprint import peak
 from ..passes.inline import inlined
 from ..passes.join_tables import join_tables
@@ -328,7 +328,7 @@ def qnn_pipeline(mod: IRModule, target: Target, runtime: bool = True) -> IRModul
         partial(channels_last, any_order=True),  # float convolutions too
         partial(float_products, target=target),  # where an instruction computes them
         partial(winograd, target=target),  # those of 3 × 3 with fewer multiply-adds
-        fold_quantized,  # constants: once they are kernels, they can no longer be folded
+        fold_known,  # constants: once they are kernels, they can no longer be folded
         join_shuffles,  # one transpose behind a product
         order_channels,  # as that transpose stores them
         *([sortable] if runtime and not grid else []),  # dtypes that TVM sorts

@@ -21,7 +21,7 @@ _MOST_ELEMENTS = 2**27  # of all results
 @tvm.transform.module_pass(opt_level=0)
 def fold_calls(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
     """`mod` with calls that depend only on constants replaced by their results. A module where this would take too long
-    or too much memory, or would run a kernel made for the target (see `fold_quantized`), stays as it is and computes
+    or too much memory, or would run a kernel made for the target (see `fold_known`), stays as it is and computes
     them every time it runs."""
     elements, work = _cost(mod)
     return mod if elements > _MOST_ELEMENTS or work > _MOST_WORK else relax.transform.FoldConstant()(mod)

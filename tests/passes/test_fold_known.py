@@ -1,4 +1,4 @@
-"""Quantized operators of constants alone, whose kernels must not be folded by compiling them for another CPU."""
+"""Operators of constants alone, whose kernels must not be folded by compiling them for another CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qnn_ext import op as qnn
 from qnn_ext.op import folding
 from qnn_ext.op.base import constant
 from qnn_ext.op.evaluate import interpret
-from qnn_ext.passes.fold_quantized import fold_quantized
+from qnn_ext.passes.fold_known import fold_known
 from tests.cpus import TARGETS
 
 from .modules import compile_and_run, module, random_input
@@ -39,8 +39,8 @@ def names(mod: IRModule) -> list[str]:
 
 
 def test_what_no_input_reaches_is_a_constant(mod, rng):
-    folded, x = fold_quantized(mod), rng.normal(0, 1, (15, 4)).astype(np.float32)
-    assert names(folded) == ["relax.add", "relax.add"]  # of x, and of floats alone
+    folded, x = fold_known(mod), rng.normal(0, 1, (15, 4)).astype(np.float32)
+    assert names(folded) == ["relax.add"]  # of x
     for found, wanted in zip(interpret(folded, [x]), interpret(mod, [x]), strict=True):
         np.testing.assert_array_equal(found, wanted)
 
