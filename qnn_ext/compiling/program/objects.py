@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
+from tvm.ir.transform import PassContext
 from tvm.target import Target
 from tvm.tirx.build import codegen_build
 
@@ -78,22 +79,27 @@ class DividedProgram:
         timed("machine code", lambda: self._linked(path, **options))
 
     def _linked(self, path: str, **options: Any) -> None:
-        functions = self._named()
-        symbols = {var: str(function.attrs["global_symbol"]) for var, function in functions.items()}
-        unique = {str(function.attrs["global_symbol"]): function for function in functions.values()}
-        with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
+        workers = ThreadPoolExecutor(self._kept.jobs or default_threads())  # TVM and LLVM hold no lock, nor Python's
+        try:
+            functions = self._named(workers)
+            symbols = {var: str(function.attrs["global_symbol"]) for var, function in functions.items()}
+            unique = {str(function.attrs["global_symbol"]): function for function in functions.values()}
+            main = workers.submit(self._compiled_main, symbols, PassContext.current())
             groups = list(_groups(unique))
-            objects = [Path(folder) / f"kernels{index}.o" for index in range(len(groups))]
-            main = tvm.compile(self._main(symbols), self._target, tir_pipeline=self._pipeline)
-            workers = ThreadPoolExecutor(self._kept.jobs or default_threads())  # LLVM holds no lock, nor Python's
-            try:
-                contents = workers.map(self._object, groups)
+            contents = workers.map(self._object, groups)
+            with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
+                objects = [Path(folder) / f"kernels{index}.o" for index in range(len(groups))]
                 for index, (file, content) in enumerate(zip(objects, contents, strict=True)):
                     file.write_bytes(content)
                     progressed((index + 1) / len(objects))
-            finally:
-                workers.shutdown(cancel_futures=True)
-            main.export_library(path, addons=list(map(str, objects)), **options)
+                main.result().export_library(path, addons=list(map(str, objects)), **options)
+        finally:
+            workers.shutdown(cancel_futures=True)
+
+    def _compiled_main(self, symbols: Mapping[ir.GlobalVar, str], context: PassContext) -> tvm.runtime.Executable:
+        """The program without its kernels, compiled in another thread."""
+        with context:
+            return tvm.compile(self._main(symbols), self._target, tir_pipeline=self._pipeline)
 
     def _main(self, symbols: Mapping[ir.GlobalVar, str]) -> IRModule:
         """The program without its kernels, which it calls by their symbols."""
@@ -107,13 +113,14 @@ class DividedProgram:
         mapped = {var: f.with_body(tvm_ffi.structural_map(f.body, (ir.Call, outside))) for var, f in rest.items()}
         return IRModule(mapped, attrs=self._program.attrs)
 
-    def _named(self) -> dict[ir.GlobalVar, tirx.PrimFunc]:
+    def _named(self, workers: Executor) -> dict[ir.GlobalVar, tirx.PrimFunc]:
         """The lowered kernels, each under a symbol made of what it computes."""
         passes, finish, _ = tirx.get_tir_pipeline(self._pipeline)
         with self._target:
             lowered = finish()(passes(IRModule(dict(self._kernels))))
         by_name = {var.name_hint: function for var, function in lowered.functions_items()}
-        return {var: _named(by_name[var.name_hint]) for var in self._kernels}
+        named = workers.map(_named, [by_name[var.name_hint] for var in self._kernels])
+        return dict(zip(self._kernels, named, strict=True))
 
     def _object(self, functions: Mapping[str, tirx.PrimFunc]) -> bytes:
         """The object of some kernels."""
