@@ -29,9 +29,13 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
             return expr
         return relax.Call(expr.op, args, expr.attrs, expr.ty_args)
     if isinstance(expr, relax.Tuple):
-        return relax.Tuple([substitute(field, environment) for field in expr.fields])
+        fields = [substitute(field, environment) for field in expr.fields]
+        if all(new.same_as(old) for new, old in zip(fields, expr.fields, strict=True)):
+            return expr
+        return relax.Tuple(fields)
     if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(substitute(expr.tuple_value, environment), expr.index)
+        value = substitute(expr.tuple_value, environment)
+        return expr if value.same_as(expr.tuple_value) else relax.TupleGetItem(value, expr.index)
     return expr
 
 
@@ -93,6 +97,7 @@ class Rebuild:
     def __init__(self, function: relax.Function) -> None:
         self.function = function
         self.bindings = bindings_of(function)
+        self._bound = {binding.var: binding for binding in self.bindings}
         self.builder = relax.BlockBuilder()
         self.environment: dict[Any, Any] = {}
         self.result: relax.Expr | None = None
@@ -111,8 +116,16 @@ class Rebuild:
         return substitute(expr, self.environment)
 
     def bind(self, var: relax.Var, expr: Any) -> Any:
-        """Replace a variable of the old `main` by `expr`, bound under the same name."""
-        self.environment[var] = emit_named(self.builder, expr, var.name)
+        """Replace a variable of the old `main` by `expr`, bound under the same name. One whose value stays what it was
+        stays too, so that no type is inferred again, here and for what reads it."""
+        old = self._bound.get(var)
+        if isinstance(var, relax.DataflowVar) and old is not None and _stays(expr, old.value):
+            name = self.builder.get_unique_name(var.name)
+            kept = var if name == var.name else relax.DataflowVar(name, var.ty)
+            self.builder.emit_normalized(old if kept is var else relax.VarBinding(kept, expr))
+            self.environment[var] = kept
+        else:
+            self.environment[var] = emit_named(self.builder, expr, var.name)
         return self.environment[var]
 
     def keep(self, binding: relax.VarBinding) -> Any:
@@ -126,6 +139,10 @@ class Rebuild:
     def live_module(self) -> IRModule:
         """`module()` without bindings that nothing reads."""
         return without_dead_code(self.module())
+
+
+def _stays(expr: Any, old: Any) -> bool:
+    return isinstance(expr, (relax.Call, relax.Tuple, relax.TupleGetItem)) and expr.same_as(old)
 
 
 def without_dead_code(mod: IRModule) -> IRModule:
