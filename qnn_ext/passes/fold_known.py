@@ -1,8 +1,8 @@
 """Operators on constants are evaluated by the interpreter and become constants.
 
 Kernels use the target's instructions. FoldConstant compiles what it folds for a generic CPU, and there LLVM ends the
-process at an instruction that this CPU lacks, so no kernel may be left for it to fold. And compiling takes a quarter of
-a second for each operator and shape, as many a factor of a normalization has.
+process at an instruction that this CPU lacks, so no kernel may be left for it to fold. And it compiles for a quarter of
+a second for each operator and shape, of which the factors of quantized normalizations have dozens.
 """
 
 from __future__ import annotations
