@@ -42,7 +42,7 @@ def export_library(executable: Any, path: str, architecture: str) -> CodeSize | 
         with quiet():
             executable.export_library(path, options=["-s"], **compiler)
     except Exception as error:
-        reason = str(error).strip().splitlines()[-1]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         if command is None:
             raise ArtifactError(f"linking the model needs a C compiler (gcc or clang) on PATH: {reason}") from error
         raise ArtifactError(
