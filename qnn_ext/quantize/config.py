@@ -70,7 +70,7 @@ class QConfig:
     calibrate_mode:  how ranges of activations are found: see CALIBRATE_MODES. "auto": "extrapolated", the extremes with
                      room for values that fewer than 256 samples have not shown, unless another calibrator or setting of
                      ONNX Runtime's quantizer (see `alternatives`) keeps the model's outputs better on samples that its
-                     ranges do not come from; "mse" for models with states; without data "global_scale"
+                     ranges do not come from (models with states are not compared); without data "global_scale"
     global_scale:    the threshold of "global_scale": real values −global_scale … global_scale
     weight_scale:    "max": the largest weight; "power2": the next power of two above it; "mse": the threshold with the
                      smallest squared error; "hqq", for weights in groups: half-quadratic quantization
