@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -36,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     if (seconds := config.getoption("--seconds")) is not None:
         config.pluginmanager.register(TimeLimit(seconds))
+    hypothesis.settings.register_profile("sample", derandomize=not config.getoption("--all"))
+    hypothesis.settings.load_profile("sample")  # the same examples in each run, or with --all new ones
     config.addinivalue_line("markers", "sampled(*names, whole=None): each case with one variant, see tests/sampling.py")
     config.addinivalue_line("markers", "one_in(number): run one of this many combinations")
     config.addinivalue_line("markers", "exhaustive(instead): only with --all; what runs in its place")
