@@ -21,16 +21,19 @@ def has_loops(mod: IRModule) -> bool:
 def every_binding(mod: IRModule) -> Iterator[tuple[relax.VarBinding, int]]:
     """The bindings of `main` and of the loops in it, in order, and how often each is computed: with a condition at
     least once."""
-    return _every_binding(mod["main"], 1)
+    return ((binding, rounds) for _, binding, rounds in named_bindings(mod["main"]))
 
 
-def _every_binding(function: relax.Function, rounds: int) -> Iterator[tuple[relax.VarBinding, int]]:
+def named_bindings(
+    function: relax.Function, prefix: str = "", rounds: int = 1
+) -> Iterator[tuple[str, relax.VarBinding, int]]:
+    """As `every_binding`, each with its name: LOOP.VARIABLE in a loop."""
     for binding in bindings_of(function):
-        loop = Loop.of(binding.value)
+        name, loop = f"{prefix}{binding.var.name}", Loop.of(binding.value)
         if loop is None:
-            yield binding, rounds
+            yield name, binding, rounds
         else:
-            yield from _every_binding(loop.body, rounds * (loop.trips if loop.condition is None else 1))
+            yield from named_bindings(loop.body, f"{name}.", rounds * (loop.trips if loop.condition is None else 1))
 
 
 def body_module(loop: Loop) -> IRModule:

@@ -26,10 +26,9 @@ from tvm import IRModule
 from ..compiling.coverage import coverage, macs_of
 from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
-from ..passes.rewrite import bindings_of
+from ..passes.bodies import named_bindings
 from .analysis import QuantizedLayer, quantized_layers
 from .annotate import annotate, sites
-from .annotate.loop_products import products_in_loops
 from .calibrate import calibrate
 from .config import QConfig, resolve_config
 from .control_groups import GroupSearch
@@ -266,19 +265,15 @@ class _Layers:
         for layer, read in self.reads.items():
             for site in read:
                 self.readers[site].add(layer)
-        at = {layer.position: layer.name for layer in found}
+        at = {layer.result: layer.name for layer in found}
         self.macs = dict.fromkeys(self.reads, 0)
         self.total = 0
-        for position, binding in enumerate(bindings_of(annotated.ir["main"])):
-            count = macs_of(binding.value) or 0
+        for name, binding, rounds in named_bindings(annotated.ir["main"]):
+            count = (macs_of(binding.value) or 0) * rounds
+            owner = at.get(name) if name == binding.var.name else name  # a product in a loop is a layer of its own
             self.total += count
-            if position in at:
-                self.macs[at[position]] += count
-        for name, product, rounds in products_in_loops(annotated.ir["main"]):
-            count = (macs_of(product) or 0) * rounds
-            self.total += count
-            if name in self.macs:
-                self.macs[name] += count
+            if owner in self.macs:
+                self.macs[owner] += count
 
     def bits(self, state: _State) -> dict[str, int]:
         """Site → 8, 16, or 32 for float."""

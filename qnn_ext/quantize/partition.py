@@ -125,11 +125,14 @@ def _cut(module: QnnModule) -> _Cut:
     bindings = bindings_of(function)
     prefix = _prefix(function, bindings)
     suffix = _suffix(function, bindings, prefix)
-    groups = [
-        [b for i, b in enumerate(bindings) if i in prefix],
-        [b for i, b in enumerate(bindings) if i not in prefix and i not in suffix],
-        [b for i, b in enumerate(bindings) if i in suffix],
-    ]
+    groups: list[list[relax.VarBinding]] = [[], [], []]
+    places: dict[Any, int] = {}
+    for index, binding in enumerate(bindings):
+        place = 0 if index in prefix else 2 if index in suffix else 1
+        if isinstance(binding.value, relax.TupleGetItem):  # stays with its tuple, which functions do not pass on
+            place = places.get(binding.value.tuple_value, place)
+        places[binding.var] = place
+        groups[place].append(binding)
     return _Cut(function, tuple(_parts(function, groups)))  # type: ignore[arg-type]
 
 
@@ -143,10 +146,7 @@ def _prefix(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> s
             found.add(index)
             if op_name(binding.value) != "qnn.quantize":
                 ready.add(binding.var)
-    used = found & _used_by_quantize(bindings, found)
-    made = {bindings[index].var for index in used}
-    fields = {i for i, b in enumerate(bindings) if _is_field(b.value) and b.value.tuple_value in made}
-    return used | fields
+    return found & _used_by_quantize(bindings, found)
 
 
 def _used_by_quantize(bindings: Sequence[relax.VarBinding], found: set[int]) -> set[int]:
@@ -171,15 +171,7 @@ def _suffix(function: relax.Function, bindings: Sequence[relax.VarBinding], pref
         last = all(reader in found or reader == len(bindings) for reader in readers[binding.var])
         if index not in prefix and last and (binding.var.same_as(result) or not _is_integer(binding.var.ty)):
             found.add(index)
-    made = {bindings[index].var for index in found}
-    return {
-        index for index in found if not _is_field(bindings[index].value) or bindings[index].value.tuple_value in made
-    }
-
-
-def _is_field(value: Any) -> bool:
-    """Whether this takes a value out of a tuple, which functions do not pass on."""
-    return isinstance(value, relax.TupleGetItem)
+    return found
 
 
 def _is_integer(ty: Any) -> bool:

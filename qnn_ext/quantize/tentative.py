@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,13 +43,13 @@ def tentative(
 
 def with_quantized_loops(annotated: QnnModule, quantized: Mapping[str, Observed]) -> QnnModule:
     """`annotated` with the sites in loops quantized as these say; those outside are observed as before."""
-    rule = _rule(quantized)
+    rule = _rule(quantized, {})
     return replace(annotated, ir=with_bodies(annotated.ir, partial(everywhere, change=lambda mod: rewrite(mod, rule))))
 
 
 def _rule(
     quantized: Mapping[str, Observed],
-    exact: Mapping[str, np.ndarray] = MappingProxyType({}),
+    exact: Mapping[str, np.ndarray],
     marked: bool = False,
     constants: dict[str, list[Any]] | None = None,
 ) -> Rule:

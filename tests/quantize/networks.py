@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import relax
 
+from qnn_ext import build
 from qnn_ext.module import QnnModule, State, TensorSpec
 from qnn_ext.op.base import call_attributes, constant, shape_of
 from qnn_ext.op.evaluate import evaluate
@@ -44,6 +45,12 @@ def recurrent_module(rng: np.random.Generator) -> QnnModule:
         builder.emit_func_output(result)
     x_spec, y_spec = (TensorSpec(name, (1, 6), "float32") for name in "xy")
     return QnnModule(builder.get(), (x_spec,), (y_spec,), (State("s", np.zeros((1, 6), np.float32)),))
+
+
+def run_sequence(module: QnnModule, data: np.ndarray) -> np.ndarray:
+    """The first output for each row, one after the other."""
+    engine = build(module, num_threads=1)
+    return np.concatenate([engine(row[None]) for row in data])
 
 
 RNG = np.random.default_rng(11)

@@ -12,7 +12,7 @@ from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.ranges import Range
 from qnn_ext.quantize.realize import simulate
 from tests.quantize.digits import calibration_images, network
-from tests.quantize.networks import float_module, recurrent_module
+from tests.quantize.networks import float_module, recurrent_module, run_sequence
 
 CONFIG = QConfig(calibrate_mode="minmax")
 
@@ -53,11 +53,7 @@ def test_states_go_on_from_the_batch_before_of_the_same_switches(rng):
     table = calibrate(annotated, data, CONFIG)
     found = analyze(annotated, table, data, CONFIG)
 
-    def run(module):
-        engine = qnn_ext.build(module, num_threads=1)
-        return np.concatenate([engine(row[None]) for row in data])
-
-    exact, simulated = run(module), run(simulate(annotated, table, CONFIG))
+    exact, simulated = (run_sequence(one, data) for one in (module, simulate(annotated, table, CONFIG)))
     assert found.outputs["y"].sqnr == pytest.approx(fidelity(exact, simulated).sqnr, abs=0.5)
     assert len(found.layers) == 3
     assert all(layer.alone.sqnr > found.outputs["y"].sqnr - 1 for layer in found.layers)

@@ -15,7 +15,7 @@ from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.engines import shared_engines
 from qnn_ext.quantize.trials import JOURNAL
 
-from .networks import float_module, recurrent_module
+from .networks import float_module, recurrent_module, run_sequence
 from .residual import residual_network
 
 RNG = np.random.default_rng(9)
@@ -208,11 +208,6 @@ def test_states_start_anew_for_each_trial():
         found = control_accuracy(module, dataset=data, config=FIXED, min_sqnr=goal)
     reached = fidelity(exact, run_sequence(found.stages.result, data)).sqnr
     assert reached >= goal and found.report.chosen.sqnr == pytest.approx(reached, abs=0.01)
-
-
-def run_sequence(module, data) -> np.ndarray:
-    engine = qnn_ext.build(module, num_threads=1)
-    return np.concatenate([engine(row[None]) for row in data])
 
 
 @pytest.mark.parametrize(

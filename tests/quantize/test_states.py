@@ -10,7 +10,7 @@ from qnn_ext.errors import QuantizationWarning
 from qnn_ext.quantize import QConfig, control_accuracy, quantize
 from qnn_ext.quantize.analysis import fidelity
 
-from .networks import recurrent_module
+from .networks import recurrent_module, run_sequence
 
 DATA = np.random.default_rng(3).normal(size=(24, 6)).astype(np.float32)
 
@@ -37,16 +37,11 @@ def module():
     return recurrent_module(np.random.default_rng(4))
 
 
-def outputs(module) -> np.ndarray:
-    engine = qnn_ext.build(module, num_threads=1)
-    return np.concatenate([engine(row[None]) for row in DATA])
-
-
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_every_setting(setting, module):
     found = quantize(module, dataset=DATA, config=QConfig(**SETTINGS[setting]))
     assert [state.name for state in found.states] == ["s"]
-    assert fidelity(outputs(module), outputs(found)).sqnr > 25
+    assert fidelity(run_sequence(module, DATA), run_sequence(found, DATA)).sqnr > 25
 
 
 def test_biases_are_corrected_by_the_mean_over_the_sequence(module):
@@ -66,4 +61,4 @@ def test_settings_are_searched(module):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", QuantizationWarning)
         found = control_accuracy(module, dataset=DATA, min_sqnr=45)
-    assert fidelity(outputs(module), outputs(found.stages.result)).sqnr >= 45
+    assert fidelity(run_sequence(module, DATA), run_sequence(found.stages.result, DATA)).sqnr >= 45

@@ -89,7 +89,7 @@ def emit(
 ) -> IRModule:
     """The program of a planned graph as flat functions, `program` and what it calls."""
     calls, functions = calls_of(graph, kernels, scratch)
-    return Emitter(calls, workspace, weights, target, _claims_start(graph)).module(functions)
+    return Emitter(calls, workspace, weights, target).module(functions, _claims_start(graph))
 
 
 def calls_of(
@@ -164,23 +164,22 @@ def in_a_row(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
 
 
 class Emitter:
-    """Writes a list of calls as functions. claims: where those of all tasks are in the workspace, None if tasks do only
-    their own shares"""
+    """Writes a list of calls as functions."""
 
-    def __init__(
-        self, calls: Sequence[Call], workspace: int, weights: int, target: Target, claims: int | None = None
-    ) -> None:
+    def __init__(self, calls: Sequence[Call], workspace: int, weights: int, target: Target) -> None:
         self._calls = calls
         self._threaded = any(call.phase is not None and call.phase.parallel for call in calls)
         self._sizes = workspace, weights
         self._target = target
         self._most_tasks = threads_of(target.attrs)
         self._task, self._tasks, self._profile = (tirx.Var(name, "int32") for name in ("task", "tasks", "profile"))
-        self._claims, self._claimed, self._most_claimed = claims, 0, 0  # since the last barrier, and at most
+        self._claimed = self._most_claimed = 0  # phases in parts since the last barrier, and at most
         self._counters: dict[Loop, tirx.Var] = {}
         self._numbers: dict[Loop, Any] = {}
 
-    def module(self, functions: dict[ir.GlobalVar, tirx.PrimFunc]) -> IRModule:
+    def module(self, functions: dict[ir.GlobalVar, tirx.PrimFunc], claims: int) -> IRModule:
+        """The program's functions. claims: where those of all tasks are in the workspace"""
+        self._claims = claims
         share, program = ir.GlobalVar(SHARE), ir.GlobalVar(PROGRAM)
         functions = {**functions, share: self._share(), program: self._program(share)}
         functions[ir.GlobalVar(MEMORY)] = self._memory()
@@ -375,7 +374,7 @@ class Emitter:
 
     def _parts(self, phase: Phase) -> int:
         """The number of parts of each task; 1 if it does its share of the phase and no more."""
-        if self._claims is None or self._claimed == CLAIMS // 8:
+        if self._claimed == CLAIMS // 8:
             return 1
         tasks = self._most_tasks
         long = int(phase.cost / tasks / sharing_of(self._target).part)
@@ -383,13 +382,11 @@ class Emitter:
 
     def _claiming(self, run: Callable[[Any, Any], tirx.Stmt], parts: int) -> tirx.Stmt:
         """What one task does of a phase: a part after the other, while there are any."""
-        assert self._claims is not None
         claims = tirx.address_of(self._bytes[0][int64(self._claims + 8 * self._claimed)])
         self._claimed += 1
         self._most_claimed = max(self._most_claimed, self._claimed)
         part = tirx.decl_buffer((1,), "int32", "part", layout=None)
-        counter = tirx.address_of(self._bytes[0][int64(0)])
-        claim = tirx.call_extern("int32", CLAIM, counter, claims, self._task, self._tasks, int32(parts))
+        claim = tirx.call_extern("int32", CLAIM, self._counter(), claims, self._task, self._tasks, int32(parts))
         claimed = tirx.BufferStore(part, claim, [int32(0)])
         body = tirx.SeqStmt([run(part[int32(0)], self._tasks * int32(parts)), claimed])
         return tirx.SeqStmt([tirx.AllocBuffer(part), claimed, tirx.While(part[int32(0)] >= 0, body)])
@@ -403,8 +400,11 @@ class Emitter:
 
     def _meet(self) -> tirx.Stmt:
         self._claimed = 0
-        counter = tirx.address_of(self._bytes[0][tirx.IntImm("int64", 0)])
-        return tirx.Evaluate(tirx.call_extern("void", BARRIER, counter, self._tasks))
+        return tirx.Evaluate(tirx.call_extern("void", BARRIER, self._counter(), self._tasks))
+
+    def _counter(self) -> ir.Expr:
+        """Where the barrier's counters are."""
+        return tirx.address_of(self._bytes[0][int64(0)])
 
     def _stamp(self, index: int) -> tirx.Stmt:
         now = tirx.call_extern("int64", CLOCK)
@@ -439,7 +439,6 @@ class Emitter:
     def _clear_claims(self, workspace: tirx.Var) -> list[tirx.Stmt]:
         if not self._most_claimed:
             return []
-        assert self._claims is not None
         first, each = self._claims // 8, CLAIMS // 8
         words = tirx.decl_buffer((first + each * self._most_tasks,), "int64", "words", layout=None)
         task = tirx.Var("task", "int32")

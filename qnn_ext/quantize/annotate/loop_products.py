@@ -14,8 +14,7 @@ from ...op.arguments import factors_of
 from ...op.base import call_attributes, constant, definition_of, shape_of
 from ...op.loop import Loop, results_of
 from ...op.observe import OBSERVE
-from ...op.relax_table import traits_of
-from ...passes.bodies import with_changed_body
+from ...passes.bodies import named_bindings, with_changed_body
 from ...passes.rewrite import Emit, Rebuild, bindings_of, op_name
 from .families import is_constant
 
@@ -27,19 +26,11 @@ _MOST_ELEMENTS = 1 << 20
 
 def loop_layers(function: relax.Function) -> list[str]:
     """The names of the products that can be quantized: those of the loops they are in, and their own."""
-    return [name for name, call, _ in products_in_loops(function) if weight_position(call) is not None]
-
-
-def products_in_loops(function: relax.Function, prefix: str = "", rounds: int = 1) -> Iterator[tuple[str, Any, int]]:
-    """Each product in a loop: its name as a layer, its call, and how often it is computed; in a loop with a condition
-    once."""
-    for binding in bindings_of(function):
-        name, loop = f"{prefix}{binding.var.name}", Loop.of(binding.value)
-        if loop is not None:
-            trips = loop.trips if loop.condition is None else 1
-            yield from products_in_loops(loop.body, f"{name}.", rounds * trips)
-        elif prefix and traits_of(binding.value).product is not None:
-            yield name, binding.value, rounds
+    return [
+        name
+        for name, binding, _ in named_bindings(function)
+        if name != binding.var.name and weight_position(binding.value) is not None
+    ]
 
 
 def weight_position(value: Any) -> int | None:

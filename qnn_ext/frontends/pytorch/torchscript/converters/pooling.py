@@ -136,20 +136,34 @@ def _qnnpack_avg_pool(
 ) -> relax.Expr:
     """rint(f32(Σ(q − z)) · f32(s / f32(n·s))) + z: n is the size of the window whatever the options say, and the factor
     is not quite 1/n, so that midpoints fall either way."""
-    scale, zero = f32(source.scale), int(source.zero_point)
+    scales = f32(source.scale), f32(source.scale)
+    zero = int(source.zero_point)
+    return _averages(data, source, scales, zero, kernel, strides, padding, count_include_pad=True, reciprocal=True)
+
+
+def _averages(
+    data: relax.Expr,
+    source: QParams,
+    scales: tuple[Any, Any],
+    zero: int,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    padding: Sequence[int],
+    **options: Any,
+) -> relax.Expr:
+    """qnn.avg_pool2d of an image with equal zero points. scales: of the data and of the result"""
     return qnn.avg_pool2d(
         data,
-        scale,
+        scales[0],
         zero,
-        scale,
+        scales[1],
         zero,
         pool_size=tuple(kernel),  # type: ignore[arg-type]
         strides=tuple(strides),  # type: ignore[arg-type]
         padding=(*padding, *padding),  # type: ignore[arg-type]
-        count_include_pad=True,
-        reciprocal=True,
         layout="NCHW",
         out_dtype=source.dtype,
+        **options,
     )
 
 
@@ -169,10 +183,10 @@ def _quantized_avg_pool(
 
     The window that `ceil_mode` adds counts no cells beyond the padding, unless there is a divisor.
     """
-    zero, in_scale, out_scale = int(source.zero_point), np.float64(1), np.float64(1)
+    zero, scales = int(source.zero_point), (np.float64(1), np.float64(1))
     out = [1, node.shape[-1]] if "1d" in node.kind else list(node.shape[-2:])
     if divisor is not None:
-        in_scale, out_scale = np.float64(np.prod(kernel)), np.float64(divisor)
+        scales = np.float64(np.prod(kernel)), np.float64(divisor)
         sizes = zip(out, strides, kernel, shape_of(data)[2:], padding, strict=True)
         behind = [max((o - 1) * s + k - size - p, 0) for o, s, k, size, p in sizes]
         data, padding, ceil_mode = _padded(node, data, padding, behind, zero), [0, 0], False
@@ -182,22 +196,8 @@ def _quantized_avg_pool(
         if include_pad and any(padding):
             data, padding = _padded(node, data, padding, padding, zero), [0, 0]
         zero = 0
-    pooled = node.emit(
-        qnn.avg_pool2d(
-            data,
-            in_scale,
-            zero,
-            out_scale,
-            zero,
-            pool_size=tuple(kernel),  # type: ignore[arg-type]
-            strides=tuple(strides),  # type: ignore[arg-type]
-            padding=(*padding, *padding),  # type: ignore[arg-type]
-            ceil_mode=ceil_mode,
-            count_include_pad=include_pad,
-            layout="NCHW",
-            out_dtype=source.dtype,
-        )
-    )
+    options = {"ceil_mode": ceil_mode, "count_include_pad": include_pad}
+    pooled = node.emit(_averages(data, source, scales, zero, kernel, strides, padding, **options))
     if list(shape_of(pooled)[2:]) == out:
         return pooled
     # no window starts in the padding behind the image, which `ceil_mode` does not know once that is data
