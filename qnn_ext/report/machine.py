@@ -25,7 +25,7 @@ from ..targets.names import make_target, required_features, target_architecture
 from ..topi_int8.cpu.dot import DotInstruction
 from ..topi_int8.cpu.fma import instructions_of
 from ..topi_int8.cpu.matrix import MatrixDot, mark_tile
-from ..topi_int8.x86.amx import TDPBUSD
+from ..topi_int8.x86.amx import TDPBF16PS, TDPBUSD
 from ..topi_int8.x86.intrin import BFLOAT16_DOTS, INSTRUCTIONS
 from ..tvm_runtime import set_up
 
@@ -89,7 +89,7 @@ def fastest(arithmetic: str, target: Target) -> DotInstruction | None:
     kinds = {
         "int8": (TDPBUSD, *INSTRUCTIONS),
         "float32": instructions_of(backend_of(target)),
-        "bfloat16": BFLOAT16_DOTS,
+        "bfloat16": (TDPBF16PS, *BFLOAT16_DOTS),
     }
     return next((found for found in kinds[arithmetic] if found.available(target)), None)
 
@@ -172,8 +172,9 @@ def _matrix_products(instruction: MatrixDot, target: Target, threads: int) -> tu
     sch.parallel(p)
     mark_tile(sch, block, 1)
     rng = np.random.default_rng(0)
-    shapes = [(data_shape, "uint8"), (weight_shape, "int8"), (shape, "int32")]
-    arrays = [rng.integers(0, 100, size).astype(dtype) for size, dtype in shapes]
+    dtypes = instruction.data_dtype, instruction.weight_dtype, instruction.sum_dtype
+    shapes = data_shape, weight_shape, shape
+    arrays = [rng.integers(0, 100, size).astype(dtype) for size, dtype in zip(shapes, dtypes, strict=True)]
     operations = 2 * math.prod(shape) * math.prod(int(axis.dom.extent) for axis in axes)
     return _timed(generate_code(sch.mod, target), arrays, threads), operations
 

@@ -1,6 +1,7 @@
 """Products in float16 and bfloat16: operands rounded, sums in float32."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,13 +13,17 @@ from qnn_ext.compiling.cache import _key
 from qnn_ext.compiling.describe import kernels_of
 from qnn_ext.errors import QnnError
 from qnn_ext.interpreter import Interpreter
+from qnn_ext.numerics.bfloat16 import BITS
 from qnn_ext.op.base import constant, constant_value
 from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.low_precision import at_precision, in_precision
 from qnn_ext.passes.rewrite import bindings_of, op_name, rewrite
 from qnn_ext.quantize import QConfig, quantize
 from qnn_ext.targets.names import make_target
+from qnn_ext.topi_int8.cpu import conv2d
+from qnn_ext.topi_int8.x86.amx import TDPBF16PS
 from tests.cases.blockwise import bound_of, float_product, weight_of
+from tests.cases.convolutions import conv
 from tests.cpus import cpu_target
 from tests.quantize.networks import float_module
 from tests.x86 import emulator as amx
@@ -139,6 +144,29 @@ def test_convolution(rng, name, cpu, precision):
     found = compare(cpu, precision, build, [x], w[0].size)
     depthwise = CONVOLUTIONS[name][2].get("groups") == x.shape[-1]
     assert (KERNELS[cpu, precision] in found) == (not depthwise)
+
+
+@pytest.mark.parametrize("cpu", ["amx_bfloat16", "bfloat16"])
+def test_pixels_are_apart(rng, cpu):
+    """What is no number, in one pixel, reaches only the windows around it: no step of the reduction is filled with other
+    pixels, times zero."""
+    x, w, product = convolution("colours", rng)
+    x[0, 7, 8] = np.inf
+    mod = at_precision(module([(x.shape, "float32")], lambda emit, data: emit(product(data, constant(w)))), "bfloat16")
+    target = cpu_target(cpu, 1)
+    kernels = lower_module(mod, target)
+    assert [KERNELS[cpu, "bfloat16"] in kernel.implementation for kernel in kernels_of(kernels)].count(True) == 1
+    amx.emulates(target)
+    (expected,), (actual,) = interpret(mod, [x]), run_lowered(kernels, [x], target)
+    assert not np.isfinite(expected).all()
+    np.testing.assert_array_equal(np.isfinite(actual), np.isfinite(expected))
+
+
+def test_a_row_of_the_window_is_one_step():
+    """Also of floats with three channels, whose pixels are padded to four."""
+    workload = conv((1, 224, 224, 3), 64, (7, 7), strides=(2, 2), padding=(3, 3, 3, 3), data_dtype=BITS)
+    workload = replace(workload, weight_dtype=BITS, out_dtype="float32")
+    assert conv2d.plan(workload, TDPBF16PS.suited(workload)).mode.taps == (7, 1, 28)
 
 
 @pytest.mark.parametrize(("cpu", "precision"), KERNELS)

@@ -208,7 +208,7 @@ class Rows(Staged):
         """Copy lines unchanged, padding apart, spaced such that loads of eight bytes stay in bounds."""
         _in_parallel(sch, stage, in_parallel)
         sch.storage_align(stage, 0, 1, DEPTH, 0)
-        copy_runs(sch, self.workload, stage)
+        copy_runs(sch, self, stage)
 
 
 class Window(Rows):

@@ -32,7 +32,7 @@ from ..workload import Conv2dWorkload, is_float
 from .dot import DotInstruction
 from .gathered import GatheredDot
 from .interleave import VECTOR, Interleaving
-from .matrix import MatrixDot
+from .matrix import MatrixDot, in_words
 from .microkernel import Domain, Tile, epilogue_cycles, is_ragged, padding, round_up, tile_cost
 
 ScheduleCopy = Callable[[Schedule, SBlockRV], None]
@@ -84,6 +84,11 @@ class Addressing(ABC):
     def images(self) -> int:
         """Number of images in the accumulator."""
         return self.workload.batch
+
+    @property
+    def pitch(self) -> int:
+        """Values from one pixel to the next of a line that is one run of memory."""
+        return self.workload.in_channels
 
     @property
     def merged(self) -> int:
@@ -346,17 +351,25 @@ class Rows(Direct):
 
     @property
     def run(self) -> int:
-        return self.workload.kernel[1] * self.workload.in_channels
+        return self.workload.kernel[1] * self.pitch
+
+    @property
+    def pitch(self) -> int:
+        """The channels; in matrices, zeros are behind those of floats."""
+        matrices = isinstance(self.instruction, MatrixDot)
+        return in_words(self.workload, super().pitch, self.instruction.depth) if matrices else super().pitch
+
+    def ordered(self, weight: np.ndarray) -> np.ndarray:
+        return super().ordered(np.pad(weight, [(0, 0)] * 3 + [(0, self.pitch - self.workload.in_channels)]))
 
     def tap(self, pixel: tuple[Any, ...], kh: Any, kw: Any, channel: Any) -> tuple[Any, ...]:
         n, y, x = pixel
         workload = self.workload
         row = y * workload.strides[0] + kh * workload.dilation[0]
-        return n, row, x * (workload.strides[1] * workload.in_channels) + channel
+        return n, row, x * (workload.strides[1] * self.pitch) + channel
 
     def stage(self, x: te.Tensor, rows: int, columns: int, pad_value: int) -> te.Tensor:
-        pitch = self.workload.strides[1] * self.workload.in_channels
-        length = (columns - 1) * pitch + self.taps[2]
+        length = (columns - 1) * self.workload.strides[1] * self.pitch + self.taps[2]
         return padded_lines(self, x, self.reach(rows, columns)[0], length, pad_value, "pad")
 
     def copies(self, columns: int, by_strip: bool) -> dict[str, ScheduleCopy]:
@@ -364,7 +377,7 @@ class Rows(Direct):
 
     def copy_line(self, sch: Schedule, stage: SBlockRV) -> None:
         """Schedule a padded line with its padding apart, so that the copied part is one run of memory."""
-        copy_runs(sch, self.workload, stage)
+        copy_runs(sch, self, stage)
 
 
 class Window(Rows):
@@ -485,7 +498,7 @@ class Gathered(Direct):
         return padded_lines(self, x, bottom, length, pad_value, "pad")
 
     def copies(self, columns: int, by_strip: bool) -> dict[str, ScheduleCopy]:
-        return {"pad": lambda sch, stage: copy_runs(sch, self.workload, stage)}
+        return {"pad": lambda sch, stage: copy_runs(sch, self, stage)}
 
     def cost(self, tile: Tile) -> float:
         """Cycles, as `microkernel` counts them, of a core with three ports for dot products and shuffles."""
@@ -524,14 +537,15 @@ def interleaving(workload: Conv2dWorkload, columns: int, span: int) -> Interleav
 
 def padded_lines(mode: Addressing, x: te.Tensor, bottom: int, length: int, pad_value: int, name: str) -> te.Tensor:
     """(N, bottom, length): the rows of the padded input, each one run of memory."""
-    workload, dtype = mode.workload, mode.instruction.data_dtype
+    workload, dtype, pitch = mode.workload, mode.instruction.data_dtype, mode.pitch
     height, width, channels = workload.height, workload.width, workload.in_channels
     top, left = workload.padding[:2]
 
     def line(n, y, j):
-        inside = within(y, top, height, bottom) + within(j, left * channels, width * channels, length)
-        j = j - left * channels
-        return guarded(inside, x[n, y - top, j // channels, j % channels].astype(dtype), pad_value, dtype)
+        inside = within(y, top, height, bottom) + within(j, left * pitch, width * pitch, length)
+        inside += [j % pitch < channels] if pitch > channels else []
+        j = j - left * pitch
+        return guarded(inside, x[n, y - top, j // pitch, j % pitch].astype(dtype), pad_value, dtype)
 
     return te.compute((workload.batch, bottom, length), line, name=name)
 
@@ -552,10 +566,16 @@ def copy_pixels(sch: Schedule, stage: SBlockRV) -> None:
     vectorize_inner(sch, sch.get_loops(stage)[-1], 64)
 
 
-def copy_runs(sch: Schedule, workload: Conv2dWorkload, stage: SBlockRV) -> None:
-    """Schedule a padded line with its padding apart, so that the part copied from the input is one run of memory."""
+def copy_runs(sch: Schedule, mode: Addressing, stage: SBlockRV) -> None:
+    """Schedule a padded line with its padding apart, so that the part copied from the input is one run of memory, or
+    pixels one by one if zeros are behind the channels of each."""
     *_, column = sch.get_loops(stage)
-    left, inside = workload.padding[1] * workload.in_channels, workload.width * workload.in_channels
+    workload, size = mode.workload, mode.pitch
+    if size > workload.in_channels:
+        column, value = sch.split(column, [None, size])
+        sch.unroll(value)
+        size = 1
+    left, inside = workload.padding[1] * size, workload.width * size
     parts = [left, min(inside, extent(sch, column) - left), extent(sch, column) - left - inside]
     parts = [part for part in parts if part > 0]
     if len(parts) > 1:

@@ -20,7 +20,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from ...numerics.annotations import MATRIX
-from ..workload import AnyWorkload, Conv2dWorkload
+from ..workload import AnyWorkload, Conv2dWorkload, is_float
 from .dot import DotInstruction
 
 WASTE = 1.15
@@ -73,10 +73,17 @@ class MatrixDot(DotInstruction):
     def suited(self, workload: AnyWorkload) -> MatrixDot:
         """The instruction with the chain that suits a workload's reduction: few steps, preferably without a rest."""
         words = -(-_run(workload, self.depth) // self.depth)
+        chain = self._chain(words)
+        if words % chain and is_float(workload) and isinstance(workload, Conv2dWorkload):
+            # A row of the window is no whole steps, and no float may be multiplied by zero: pixel by pixel then.
+            chain = self._chain(-(-_group_channels(workload) // self.depth))
+        return replace(self, chain=chain)
+
+    def _chain(self, words: int) -> int:
+        """The words of a step, for a reduction of this many."""
         steps = -(-words // self.longest)
         whole = next(chain for chain in range(self.longest, 0, -1) if words % chain == 0)
-        chain = whole if words // whole <= WASTE * steps else -(-words // steps)
-        return replace(self, chain=max(2, chain))
+        return max(2, whole if words // whole <= WASTE * steps else -(-words // steps))
 
     def pads(self, run: int) -> str | None:
         """Nothing: `suited` weighs what padding costs."""
@@ -132,11 +139,21 @@ def _run(workload: AnyWorkload, depth: int) -> int:
     they are no whole steps."""
     if not isinstance(workload, Conv2dWorkload):
         return workload.k
-    channels = workload.in_channels // workload.groups
+    channels = _group_channels(workload)
     gapless = workload.dilation[1] == 1 or workload.kernel[1] == 1
     if channels % depth and workload.groups == 1 and gapless:
-        return channels * workload.kernel[1]
+        return in_words(workload, channels, depth) * workload.kernel[1]
     return channels
+
+
+def _group_channels(workload: Conv2dWorkload) -> int:
+    return workload.in_channels // workload.groups
+
+
+def in_words(workload: Conv2dWorkload, channels: int, depth: int) -> int:
+    """How many values the channels of a pixel are in a row of the window: floats are padded to whole words of `depth`,
+    since the next pixel's, times zero, could be no number."""
+    return -(-channels // depth) * depth if is_float(workload) else channels
 
 
 def mark_tile(sch: Schedule, accumulator: SBlockRV, pixel_axes: int, turns: int = 1) -> list[LoopRV]:
