@@ -148,8 +148,8 @@ def test_convolution(rng, name, cpu, precision):
 
 @pytest.mark.parametrize("cpu", ["amx_bfloat16", "bfloat16"])
 def test_pixels_are_apart(rng, cpu):
-    """What is no number, in one pixel, reaches only the windows around it: no step of the reduction is filled with other
-    pixels, times zero."""
+    """What is no number, in one pixel, reaches only the windows around it: no step of the reduction is filled with
+    other pixels, times zero."""
     x, w, product = convolution("colours", rng)
     x[0, 7, 8] = np.inf
     mod = at_precision(module([(x.shape, "float32")], lambda emit, data: emit(product(data, constant(w)))), "bfloat16")
