@@ -112,7 +112,8 @@ class Backend:
     segments:        the same for tables of 16 float32
     byte_lanes:      lengths of explicit vectors where 32-bit values become bytes, best first
     chains:          independent accumulators in a reduction that shares no loads between rows
-    generates:       what LLVM must be told besides a CPU's features, by those with which it must
+    generates:       what LLVM must be told besides a CPU's features, by those with which it must: more features, or
+                     options as of TVM's "cl-opt", "-NAME:TYPE=VALUE"
     counts:          whether register tiles are chosen by the number of instructions, which is what matters on a core
                      that issues few per cycle; otherwise by the cycles of a wide core with a large out-of-order window
     weaves:          whether epilogues are interleaved with the next tile's dot products

@@ -49,6 +49,9 @@ X86 = Backend(
         Product("fma_512", (("avx512f",),), _FLOATS, ZMM),
         Product("fma_256", (("avx2", "fma"),), _FLOATS, YMM),
     ),
+    # LLVM's last scheduler takes all registers of matrices to be alike. Where one is loaded again, it may load another
+    # one instead that is not in use, whose configured size is another, or none: such an instruction ends the process.
+    generates=(((("amx-tile",),), "-disable-post-ra:bool=true"),),
     # Only AMD's CPUs have clzero: their vdpbf16ps is as fast as a multiply-add of half as many products, Intel's has a
     # quarter of that speed or, before Sapphire Rapids, half of it.
     bfloat16_products=(
@@ -82,6 +85,7 @@ I686 = replace(
     instruction_sets={},
     products=tuple(product for product in X86.products if product.registers is not TILES),
     float_products=(),
+    generates=(),
     futex=("i32", 240),
     bfloat16_products=(),
     pause=("", ""),

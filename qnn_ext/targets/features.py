@@ -95,7 +95,11 @@ def _fastest(target: Target) -> int:
 def generating(target: Target) -> Target:
     """The target as code generation must know it: with what LLVM must be told besides the CPU's features."""
     told = [text for sets, text in backend_of(target).generates if has_any(target, sets)]
-    return Target({**target.export(), "mattr": [*target.attrs.get("mattr", ()), *told]}) if told else target
+    if not told:
+        return target
+    parts = {"mattr": [text for text in told if ":" not in text], "cl-opt": [text for text in told if ":" in text]}
+    changed = {name: [*target.attrs.get(name, ()), *more] for name, more in parts.items() if more}
+    return Target({**target.export(), **changed})
 
 
 def operand_dtypes(target: Target) -> tuple[str, str] | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import qnn_ext
+from qnn_ext.report import machine
+from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8 import BatchMatmulWorkload, DenseWorkload, Implementation, candidates
 from qnn_ext.topi_int8.cpu.matrix import MatrixDot, Shape
 from qnn_ext.topi_int8.workload import Workload
@@ -75,7 +78,9 @@ def test_nothing_is_loaded_or_multiplied_twice(counted):
     """256 channels of 14 × 14 pixels, 3 × 3: seven tiles of 2 × 14 pixels, 8 of 2 blocks, 36 steps; a load for each
     product."""
     workload = conv((1, 14, 14, 256), 256, (3, 3), padding=(1, 1, 1, 1), data_dtype="uint8")
-    found = counted(lambda: check(workload, cpu_target("amx", 1), _implementation(workload)))
+    item = _implementation(workload)
+    tile = next(tile for tile in item.tiles(workload) if (tile.rows, tile.columns, tile.blocks) == (2, 14, 2))
+    found = counted(lambda: check(workload, cpu_target("amx", 1), item.with_tile(tile)))
     products = 7 * 8 * 36 * 4
     assert (found["tdpbusd"], found["tileloadd"], found["tilestored"]) == (products, products, 7 * 8 * 4)
     assert found["crossing"] == 0
@@ -116,9 +121,30 @@ def test_registers_of_all_tiles_suffice():
             shape = TDPBUSD.shape(*sizes)
             assert shape.rows <= 16
             assert shape.down * shape.rows == sizes[0] * sizes[1]
-            assert shape.down * shape.across + sum(TDPBUSD.registers_of(shape)) <= 8
+            assert TDPBUSD.used(shape) <= 8
     assert not TDPBUSD.holds(Shape(3, 2, 16))
     assert isinstance(TDPBUSD, MatrixDot)
+
+
+@pytest.mark.parametrize("cpu", ["sapphirerapids", "znver4"])
+def test_llvm_uses_no_other_registers(monkeypatch, cpu):
+    """Seven are configured for four accumulators, two matrices of data and one of weights."""
+    codes = []
+
+    def timed(executable, arrays, threads):
+        codes.append(executable.mod.inspect_source("s"))
+        return lambda number: 0.0
+
+    monkeypatch.setattr(machine, "_timed", timed)
+    monkeypatch.setattr(machine, "check_runnable", lambda features, architecture: None)
+    monkeypatch.setattr(
+        machine,
+        "make_target",
+        lambda name, threads: make_target({"mcpu": cpu, "mattr": ["+amx-tile", "+amx-int8"]}, threads),
+    )
+    machine.dot_products.__wrapped__(TDPBUSD, 1)
+    (code,) = codes
+    assert set(re.findall(r"%tmm(\d)", code)) == set("0123456")
 
 
 @pytest.mark.parametrize("threads", [1, 2])

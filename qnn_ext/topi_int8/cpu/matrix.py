@@ -40,8 +40,13 @@ STORE = 1
 READ = 0.5
 """For the epilogue to read a row of an accumulator."""
 
-PANEL_BYTES = 24 << 10
-"""Bytes of a panel of weights that stay in L1: half of it."""
+PANEL_BYTES = 36 << 10
+"""Bytes of a panel of weights that stay in L1, of 48 KiB."""
+
+APART, CROWDED = 6, 1.1
+"""Tiles with more registers than that in use must be so many times as fast. They take longest where the core runs
+another program that holds such registers as well, and few are left for loads to be ahead of products: on a shared host,
+tiles with eight took three times as long as else, those with five or fewer 1.6 times."""
 
 
 @dataclass(frozen=True)
@@ -113,15 +118,17 @@ class MatrixDot(DotInstruction):
         return count, columns // count
 
     def registers_of(self, shape: Shape) -> tuple[int, int]:
-        """How many registers are for matrices of activations, and how many for those of weights."""
-        free = self.registers - shape.down * shape.across
-        if shape.across == 1:
-            return min(shape.down, free - 1), 1
-        return shape.down, min(shape.across, free - shape.down)
+        """How many registers are for matrices of activations, and how many for those of weights: no more than are
+        needed at once. While a product reads one, the next load to it goes to another of the physical ones."""
+        return (shape.down if shape.across > 1 else 1), 1
+
+    def used(self, shape: Shape) -> int:
+        """How many registers a tile uses, accumulators and operands."""
+        return shape.down * shape.across + sum(self.registers_of(shape))
 
     def holds(self, shape: Shape) -> bool:
-        """Whether the registers hold a tile's accumulators and at least one matrix of each operand."""
-        return min(self.registers_of(shape)) > 0
+        """Whether there are as many."""
+        return self.used(shape) <= self.registers
 
     def cycles(self, rows: int, columns: int, blocks: int, steps: int, panel_bytes: int) -> float:
         """Predicted cycles for the products of a register tile, from steps of `depth` values, with panels of weights of
@@ -131,7 +138,8 @@ class MatrixDot(DotInstruction):
         products = shape.down * shape.across * PRODUCT
         loads = shape.down * LOAD + shape.across * (FAR if far else LOAD)
         moved = shape.down * shape.across * shape.rows * (STORE + READ)
-        return steps / self.chain * max(products, loads) + LATENCY + moved
+        crowded = CROWDED if self.used(shape) > APART else 1.0
+        return crowded * steps / self.chain * max(products, loads) + LATENCY + moved
 
 
 def _run(workload: AnyWorkload, depth: int) -> int:
