@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from .device import wanted
 from .emulator import Array, EmulationError, Launch, execute
+
+pytestmark = pytest.mark.skipif(wanted(), reason="kernels run on a GPU, and not on the emulator tested here")
 
 REVERSE = """
 extern "C" __global__ void __launch_bounds__(64) reverse(int* __restrict__ x, int* __restrict__ y) {{
