@@ -46,6 +46,11 @@ UNALIGNED = "qnn_unaligned"
 """Operands and results may be unaligned: they are parts of others. Written by program.parts, read by program.phases."""
 
 
+NUMBERS = "qnn_numbers"
+"""The first parameter is a vector of constants that several kernels with this function have different ones of. Written
+by program.numbers, read by program.phases."""
+
+
 @dataclass(frozen=True)
 class KernelFacts:
     """Facts about a kernel, as attributes of its function. Written by lower, read by autotune and, for profile and

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.target import Target
 
-from ...numerics.annotations import UNALIGNED, without_names
+from ...numerics.annotations import NUMBERS, UNALIGNED, without_names
 from ...targets.features import backend_of
 from ...topi_int8.threads import in_a_row, serial_body
 from ..codegen import PIPELINE
@@ -179,7 +179,7 @@ class _Splitter:
     def _groups(self) -> list[tuple[list[tirx.Stmt], bool]]:
         """Groups of consecutive statements, and whether each is parallel: parallel loops are separate, serial
         statements together."""
-        if any(_loads(binding.value) for binding in self._bound.values()):
+        if any(not self._is_constant(binding.value) for binding in self._bound.values()):
             return [([serial_body(stmt) for stmt in self._statements], False)]  # a value is bound between two stages
         groups: list[tuple[list[tirx.Stmt], bool]] = []
         for stmt in self._statements:
@@ -188,6 +188,13 @@ class _Splitter:
                 groups.append(([], parallel))
             groups[-1][0].append(stmt if parallel else serial_body(stmt))
         return groups
+
+    def _is_constant(self, value: Any) -> bool:
+        """Whether a value reads no memory but the kernel's numbers."""
+        numbers = self._function.params[0] if NUMBERS in (self._function.attrs or {}) else None
+        found: list[Any] = []
+        tvm_ffi.structural_walk(value, (ir.TensorLoad, lambda load: found.append(load.source)))
+        return all(buffer in self._declared and self._declared[buffer].data.same_as(numbers) for buffer in found)
 
     def _worth_sharing(self, stmt: tirx.Stmt) -> bool:
         """Whether a parallel loop saves more than the barrier after it costs."""
@@ -263,12 +270,6 @@ def _variables(node: Any) -> list[Any]:
     found: list[Any] = []
     tvm_ffi.structural_walk(node, (tirx.Var, lambda var: found.append(var)))
     return found
-
-
-def _loads(node: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, (ir.TensorLoad, lambda load: found.append(load)))
-    return bool(found)
 
 
 def _bytes(alloc: tirx.AllocBuffer) -> int:

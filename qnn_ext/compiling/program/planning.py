@@ -18,6 +18,7 @@ from .emit import HEADER, scratch_storages
 from .graph import Graph, NotStraightError, read_graph
 from .in_place import update_in_place
 from .memory import Constants, place
+from .numbers import share_numbers
 from .overlaps import overlaps_of
 from .parts import without_copies
 from .phases import Kernel, Lowered, computation
@@ -82,6 +83,7 @@ class _Draft:
 def _draft(mod: IRModule, target: Target, least_saving: float, meeting: float, states: int, lent: int) -> _Draft:
     graph = read_graph(mod)
     functions = graph.functions | {step.kernel: mod[step.kernel] for step in graph.kernels}
+    functions = share_numbers(graph, functions)
     functions = update_in_place(graph, functions, states)
     lowered = Lowered(target)
     functions = without_copies(graph, functions, lowered)

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.target import Target
 
 from ...numerics.multiply import is_multiply
-from ...numerics.saturate import is_saturate, rounded_operand, widened, zero_point
+from ...numerics.saturate import in_lanes, is_saturate, rounded_operand, widened, zero_point
 from ...targets.families import AARCH64
 from ...targets.features import backend_of, contracts, has_feature
 from .multiply import multiply
@@ -136,5 +136,7 @@ def _words(part: Expr, wide: bool) -> Expr:
     return call_llvm("int16x4", _WORDS[wide], part)
 
 
-def _shifted(words: Expr, shift: int) -> Expr:
-    return call_llvm("int16x8", "llvm.sadd.sat", words, tirx.const(shift, "int16x8")) if shift else words
+def _shifted(words: Expr, shift: Expr) -> Expr:
+    if isinstance(shift, tirx.IntImm) and int(shift) == 0:
+        return words
+    return call_llvm("int16x8", "llvm.sadd.sat", words, in_lanes(shift.astype("int16"), words))

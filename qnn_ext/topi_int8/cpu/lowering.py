@@ -18,7 +18,7 @@ from tvm.target import Target
 
 from ...numerics.extremes import propagate_nan
 from ...numerics.miscompiled import integer_zero, without_masks
-from ...numerics.saturate import as_float, is_saturate, narrowed, widened
+from ...numerics.saturate import as_float, is_saturate, is_small, narrowed, scalar, widened
 from ...numerics.tir import fenced_product, without_fence
 from ...targets.backend import threads_of
 from ...targets.families import CPU_BACKENDS
@@ -78,12 +78,12 @@ def _floated(cast: tirx.Cast) -> Expr:
     """A saturated value, possibly minus a zero point, that becomes a float again is computed in float throughout."""
     if not str(cast.ty.dtype).startswith("float32"):
         return cast
-    value, offset = cast.value, 0
+    value, offset = cast.value, tirx.const(0, "int32")
     if isinstance(value, (tirx.Sub, tirx.Add)):
-        constant = value.b.value if isinstance(value.b, tirx.Broadcast) else value.b
-        if not isinstance(constant, tirx.IntImm):
+        constant = scalar(value.b)
+        if not is_small(constant):
             return cast
-        value, offset = value.a, int(constant) if isinstance(value, tirx.Sub) else -int(constant)
+        value, offset = value.a, constant if isinstance(value, tirx.Sub) else -constant
     if isinstance(value, tirx.Cast) and str(value.ty.dtype).startswith("int32"):
         value = value.value
     floated = as_float(value, offset, _product) if is_saturate(value) else None

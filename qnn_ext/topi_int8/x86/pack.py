@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm import tirx
 
-from ...numerics.saturate import zero_point
+from ...numerics.saturate import in_lanes, zero_point
 
 Expr = Any
 REGISTER = 16
@@ -47,7 +47,7 @@ def _pack_words(low: Expr, high: Expr) -> Expr:
     return tirx.call_llvm_pure_intrin("int16x32", "llvm.x86.avx512.packssdw.512", low, high)
 
 
-def _shifted(words: Expr, zero_point: int) -> Expr:
-    if zero_point == 0:
+def _shifted(words: Expr, zero_point: Expr) -> Expr:
+    if isinstance(zero_point, tirx.IntImm) and int(zero_point) == 0:
         return words
-    return tirx.call_llvm_pure_intrin("int16x32", "llvm.sadd.sat", words, tirx.const(zero_point, "int16x32"))
+    return tirx.call_llvm_pure_intrin("int16x32", "llvm.sadd.sat", words, in_lanes(zero_point.astype("int16"), words))
