@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import tvm_ffi
 from tvm import IRModule, ir, relax
 
 Emit = Callable[[relax.Expr], relax.Expr]
@@ -20,23 +21,34 @@ def bindings_of(function: relax.Function) -> list[relax.VarBinding]:
 
 
 def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
-    """`expr` with its variables replaced; returned unchanged if it contains none of them."""
+    """`expr` with its variables replaced; returned unchanged if it contains none of them. A call whose operands keep
+    their types keeps its own, so that it is not inferred again."""
     if isinstance(expr, relax.Var):
         return environment.get(expr, expr)
     if isinstance(expr, relax.Call):
-        args = [substitute(arg, environment) for arg in expr.args]
-        if all(new.same_as(old) for new, old in zip(args, expr.args, strict=True)):
+        args = list(expr.args)
+        new = [substitute(arg, environment) for arg in args]
+        changed = [(one, other) for one, other in zip(args, new, strict=True) if not one.same_as(other)]
+        if not changed:
             return expr
-        return relax.Call(expr.op, args, expr.attrs, expr.ty_args)
+        ty = expr.ty if all(_have_one_type(one, other) for one, other in changed) else None
+        return relax.Call(expr.op, new, expr.attrs, expr.ty_args, ret_ty=ty)
     if isinstance(expr, relax.Tuple):
-        fields = [substitute(field, environment) for field in expr.fields]
-        if all(new.same_as(old) for new, old in zip(fields, expr.fields, strict=True)):
-            return expr
-        return relax.Tuple(fields)
+        fields = list(expr.fields)
+        new = [substitute(field, environment) for field in fields]
+        return expr if all(map(_is_same, fields, new)) else relax.Tuple(new)
     if isinstance(expr, relax.TupleGetItem):
         value = substitute(expr.tuple_value, environment)
         return expr if value.same_as(expr.tuple_value) else relax.TupleGetItem(value, expr.index)
     return expr
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one.same_as(other)
+
+
+def _have_one_type(one: Any, other: Any) -> bool:
+    return one.ty.same_as(other.ty) or tvm_ffi.structural_equal(one.ty, other.ty)
 
 
 @contextmanager
@@ -182,8 +194,11 @@ def _renamed(mod: IRModule, names: dict[str, str]) -> IRModule:
     new = Rebuild(mod["main"])
     with new.main():
         for binding in new.bindings:
-            name = names.get(binding.var.name, binding.var.name)
-            new.environment[binding.var] = new.builder.emit(new.substituted(binding.value), name_hint=name)
+            if binding.var.name in names:
+                value = new.substituted(binding.value)
+                new.environment[binding.var] = new.builder.emit(value, name_hint=names[binding.var.name])
+            else:
+                new.keep(binding)
     return new.module()
 
 

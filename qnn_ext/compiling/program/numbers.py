@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tvm_ffi
@@ -30,7 +30,7 @@ from .storage import Storage
 
 Functions = Mapping[ir.GlobalVar, tirx.PrimFunc]
 Expr = Any
-Immediate = tirx.IntImm | tirx.FloatImm
+Immediate: TypeAlias = tirx.IntImm | tirx.FloatImm
 
 _BLANK = 2  # no number that stays
 _NOT_ENTERED = (
@@ -62,8 +62,8 @@ def share_numbers(graph: Graph, functions: Functions) -> dict[ir.GlobalVar, tirx
             _share(group, result, operands)
     for index, step in enumerate(graph.steps):
         if step.kernel in operands:
-            kernel, numbers = operands[step.kernel]
-            graph.steps[index] = replace(step, kernel=kernel, reads=(numbers, *step.reads))
+            kernel, operand = operands[step.kernel]
+            graph.steps[index] = replace(step, kernel=kernel, reads=(operand, *step.reads))
     return result
 
 
