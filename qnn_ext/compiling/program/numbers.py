@@ -72,16 +72,16 @@ def _share(
     functions: dict[ir.GlobalVar, tirx.PrimFunc],
     operands: dict[ir.GlobalVar, tuple[ir.GlobalVar, Storage]],
 ) -> None:
-    """Add the function of kernels that are equal but for numbers; and for each kernel, that and its numbers."""
+    """Make the first one's function that of all kernels that are equal but for numbers; for each, note that and its
+    numbers."""
     kernels, numbers = zip(*group, strict=True)
     columns: dict[tuple[str, tuple[int, ...]], int] = {}
     places: list[int | None] = []
     for values in zip(*numbers, strict=True):
         column = str(values[0].ty.dtype), tuple(map(_bits, values))
         places.append(columns.setdefault(column, len(columns)) if len(set(column[1])) > 1 else None)
-    first = kernels[0][0]
-    shared = ir.GlobalVar(f"{first.name_hint}_shared")
-    functions[shared] = _with_operand(functions[first], places, len(columns))
+    shared = kernels[0][0]
+    functions[shared] = _with_operand(functions[shared], places, len(columns))
     rows = np.array([bits for _, bits in columns], np.int32).T
     for same, row in zip(kernels, rows, strict=True):
         operand = Storage(row.nbytes, np.ascontiguousarray(row))
