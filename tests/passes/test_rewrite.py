@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from tvm import IRModule, relax
 
 from qnn_ext.op.base import constant
@@ -64,3 +65,33 @@ def test_names_are_given_once():
             new.keep(binding)
     names = [var.name for var in variables(new.module())]
     assert len(set(names)) == len(names)
+
+
+def test_types_that_follow_from_the_same_operands_are_not_inferred_again(rng):
+    """Also where values get other names."""
+    mod, inferred = chain(), []
+
+    def rule(expr: relax.Expr, emit: Any) -> relax.Expr | None:
+        return emit(relax.op.negative(emit(relax.op.abs(expr.args[0])))) if op_name(expr) == "abs" else None
+
+    real = relax.BlockBuilder.emit
+
+    def noted(self: relax.BlockBuilder, expr: relax.Expr, *args: Any, **hint: Any) -> Any:
+        inferred.extend([op_name(expr)] if isinstance(expr, relax.Call) and expr.ty.is_missing() else [])
+        return real(self, expr, *args, **hint)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relax.BlockBuilder, "emit", noted)
+        changed = rewrite(mod, rule)
+    assert sorted(inferred) == ["abs", "abs", "negative", "negative"]
+    assert [str(var.ty) for var in variables(changed)[-1:]] == [str(var.ty) for var in variables(mod)[-1:]]
+    assert [var.name for var in variables(changed)][:2] == [variables(mod)[0].name, variables(mod)[0].name + "1"]
+
+
+def test_types_that_change_are_inferred():
+    """As where a rule replaces a value by one of another shape."""
+    changed = rewrite(
+        chain(), lambda expr, emit: relax.op.expand_dims(expr.args[0], 0) if op_name(expr) == "abs" else None
+    )
+    values = [binding.value for binding in bindings_of(changed["main"]) if op_name(binding.value) in ("sqrt", "add")]
+    assert [len(value.ty.shape) for value in values] == [2] * 4

@@ -18,6 +18,7 @@ from qnn_ext.compiling.program.numbers import share_numbers
 from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.numerics.annotations import NUMBERS
 from qnn_ext.op.base import constant
+from qnn_ext.qparams import dtype_range
 from qnn_ext.targets.names import make_target
 from tests.arm import engines
 from tests.cpus import ARM_CPUS, CPUS, cpu_target
@@ -160,6 +161,41 @@ def test_numbers_that_differ_are_read(numbers, read):
     engine, oracle = qnn_ext.build(module, num_threads=1, cache=False), qnn_ext.Interpreter(module)
     for one, other in zip(engine(x), oracle(x), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.sampled("cpu")
+@pytest.mark.parametrize("cpu", [None, *CPUS, *ARM_CPUS])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_any_magnitude(cpu, dtype):
+    """Zero points at both ends, and scales for which sums are beyond 8, 16 and 32 bits, behind products whose results
+    become floats again."""
+    rng, (low, high) = np.random.default_rng(0), dtype_range(dtype)
+    ends = low + 2, high, high - 2
+    rows = [
+        (scale * factor, end) for scale in (3.0, 1e-5, 1e-12) for factor, end in zip((1, 0.9, 0.8), ends, strict=True)
+    ]
+    weight = constant(rng.integers(-128, 128, (64, 24)).astype(np.int8))
+
+    def one(emit, x, scale, zero_point):
+        acc = emit(qnn.dense(x, weight, 3, 0, 0.05, 0.01))
+        out = emit(qnn.requantize(acc, 0.0005, 0, scale, zero_point, out_dtype=dtype))
+        return emit(qnn.dequantize(out, scale / 3, zero_point + 3))
+
+    def body(emit, *data):
+        return [one(emit, x, *row) for x, row in zip(data, rows, strict=True)]
+
+    names = [f"{index}" for index in range(len(rows))]
+    module = QnnModule(
+        ir_of([((5, 24), "uint8")] * len(rows), body),
+        tuple(TensorSpec(f"x{name}", (5, 24), "uint8") for name in names),
+        tuple(TensorSpec(f"y{name}", (5, 64), "float32") for name in names),
+    )
+    engine = qnn_ext.build(module, "native" if cpu is None else cpu_target(cpu, 1), cache=False)
+    engine = engines.emulated(engine) if cpu in ARM_CPUS else engine
+    data = [rng.integers(0, 256, (5, 24)).astype(np.uint8) for _ in rows]
+    for result, expected in zip(engine(*data), qnn_ext.Interpreter(module)(*data), strict=True):
+        np.testing.assert_array_equal(result, expected)
+    assert sum(calls for _, calls in shared_functions(module)) >= 6
 
 
 def test_kernels_of_layers_share_functions():
