@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -104,6 +105,16 @@ def _is_finite(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     return call, sizes.of(call.args[0])
 
 
+@_rule("zeros_like", "ones_like")
+def _alike(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    return call, sizes.of(call.args[0])
+
+
+@_rule("qnn.table")
+def _table(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    return call, sizes.of(_only_data(sizes, call))
+
+
 @_rule("qnn.check_bounds", "qnn.check_divisor")
 def _check(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     """What does not count passes the check."""
@@ -134,6 +145,15 @@ def _expand(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     ndim = len(shape_of(data)) + len(added)
     kept = [axis for axis in range(ndim) if axis not in {one % ndim for one in added}]
     return call, {kept[axis]: size for axis, size in sizes.of(data).items()}
+
+
+@_rule("triu", "tril")
+def _triangle(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """A number of matrices."""
+    data = _only_data(sizes, call)
+    if any(axis >= len(shape_of(data)) - 2 for axis in sizes.of(data)):
+        raise sizes.refused(call)
+    return call, sizes.of(data)
 
 
 @_rule("squeeze")
@@ -241,16 +261,26 @@ def _gather_nd(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
 
 @_rule("scatter_nd", "scatter_elements")
 def _scatter(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
-    """What does not count is written into a row behind the data, which is cut off."""
+    """Data with such a size could be counted from an end that is not known here."""
+    if sizes.of(call.args[0]):
+        raise sizes.refused(call)
+    return scattered(sizes, call), {}
+
+
+def scattered(sizes: Sizes, call: relax.Call) -> relax.Expr:
+    """A scatter whose indices count from the start and have such sizes: what does not count is written into a row
+    behind the data, which is cut off. Data may have one only along the axis of a scatter_elements."""
     data, indices, updates = call.args
     shape, name = shape_of(data), op_name(call)
     axes = sizes.of(indices)
     last = len(shape_of(indices)) - 1
     shared = axes if name == "scatter_nd" else {**axes, **sizes.of(updates)}
     alike = all(axis in shared and shared[axis].same(size) for axis, size in sizes.of(updates).items())
-    if sizes.of(data) or not axes or not alike or (name == "scatter_nd" and last in axes):
+    if not alike or (name == "scatter_nd" and last in axes):
         raise sizes.refused(call)
     axis = 0 if name == "scatter_nd" else int(call.attrs.axis) % len(shape)
+    if set(sizes.of(data)) - {axis}:
+        raise sizes.refused(call)
     pads = [0] * (2 * len(shape))
     pads[2 * axis + 1] = 1
     wider = sizes.emit(relax.op.nn.pad(data, pads))
@@ -263,7 +293,7 @@ def _scatter(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
         valid = sizes.emit(relax.op.reshape(sizes.valid(size, length), wide))
         places = sizes.emit(relax.op.where(valid, places, constant(behind)))
     written = sizes.emit(relax.Call(call.op, [wider, places, updates], call.attrs, call.ty_args))
-    return relax.op.strided_slice(written, [axis], [0], [shape[axis]]), {}
+    return relax.op.strided_slice(written, [axis], [0], [shape[axis]])
 
 
 @_rule("vision.roi_align")
@@ -322,12 +352,9 @@ def _concat(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     counted = [sizes.of(field).get(joined) for field in fields]
     if not any(counted):
         return call, rest
-    total: Any = constant(np.int64(sum(length for length, size in zip(lengths, counted, strict=True) if size is None)))
-    for size in counted:
-        if size is not None:
-            total = sizes.emit(relax.op.add(total, size.value))
-    origin = next(size.origin for size in counted if size is not None)
-    found = sizes.size(total, sum(lengths), origin)
+    found = reduce(
+        sizes.plus, [length if size is None else size for length, size in zip(lengths, counted, strict=True)]
+    )
     if not any(counted[:-1]):
         return call, {**rest, joined: found}
     masks = [
@@ -399,6 +426,19 @@ def _reduce(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     for size in across:
         count = sizes.emit(relax.op.multiply(count, size.value))
     return relax.op.divide(total, sizes.emit(relax.op.astype(count, dtype))), rest
+
+
+@_rule("qnn.softmax", "qnn.sum", "qnn.mean", "qnn.max", "qnn.min")
+def _quantized_reduction(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Along other axes: the values that do not count are no zero points."""
+    data, attributes = _only_data(sizes, call), call_attributes(call)
+    axes, ndim, given = sizes.of(data), len(shape_of(data)), attributes["axis"]
+    chosen = [given] if isinstance(given, int) else list(given or range(ndim))
+    reduced = [int(axis) % ndim for axis in chosen]
+    if any(axis in axes for axis in reduced):
+        raise sizes.refused(call)
+    gone = [] if attributes.get("keepdims", True) else reduced
+    return call, {axis - sum(one < axis for one in gone): size for axis, size in axes.items()}
 
 
 @_rule("topk")
@@ -505,8 +545,10 @@ def _dense(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
 
 
 @_rule(
-    *("nn.conv1d", "nn.conv2d", "nn.max_pool1d", "nn.max_pool2d", "nn.avg_pool1d", "nn.avg_pool2d"),
-    *("nn.adaptive_avg_pool2d", "image.resize2d", "qnn.conv2d", "qnn.avg_pool2d", "qnn.resize"),
+    *(f"nn.{name}{rank}d" for name in ("conv", "max_pool", "avg_pool", "adaptive_avg_pool") for rank in (1, 2, 3)),
+    *(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)),
+    *("nn.group_norm", "nn.instance_norm", "image.resize2d", "qnn.conv2d", "qnn.conv2d_transpose", "qnn.avg_pool2d"),
+    *("qnn.qlinear_avg_pool", "qnn.group_norm", "qnn.instance_norm", "qnn.resize"),
 )
 def _samples(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     """A number of samples, the first axis."""

@@ -81,10 +81,11 @@ class Sizes:
         return value
 
     def elements(self, value: Any) -> np.ndarray | None:
-        """The elements of an integer tensor as an array of integers and sizes; None if they are not all known to be."""
+        """The elements of an integer or bool tensor as an array of them and sizes; None if they are not all known to
+        be."""
         known = constant_value(value)
         if known is not None:
-            return known.astype(object) if known.dtype.kind in "iu" else None
+            return known.astype(object) if known.dtype.kind in "iub" else None
         return self._elements.get(value) if isinstance(value, relax.Var) else None
 
     def tensor(self, elements: np.ndarray, dtype: str = "int64") -> relax.Expr:

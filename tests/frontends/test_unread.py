@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import qnn_ext
-from qnn_ext.frontends.unread import needed
+from qnn_ext.frontends.unread import in_order, needed
 from qnn_ext.module import QnnModule
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from tests.frontends.mxnet.test_import_errors import model as mxnet_model
@@ -108,3 +108,37 @@ def test_operators_that_act():
     operators = [("a", ""), ("b", "a"), ("c", "a"), ("d", "c"), ("", "b"), ("e", "d"), ("c", "")]
     found = needed(operators, ["c"], lambda one: one[1], lambda one: one[0], lambda one: not one[0])
     assert found == [("a", ""), ("b", "a"), ("c", "a"), ("", "b"), ("c", "")]
+
+
+def test_in_order():
+    """Each operator behind what it reads, otherwise as it was; circles and names written twice change nothing."""
+
+    def sorted_names(*operators: tuple[str, str]) -> str:
+        return "".join(one[1] for one in in_order(operators, lambda one: one[0], lambda one: one[1]))
+
+    assert sorted_names(("x", "a"), ("a", "b"), ("x", "c"), ("bc", "d")) == "abcd"
+    assert sorted_names(("c", "a"), ("x", "b"), ("x", "c"), ("ab", "d")) == "cabd"
+    assert sorted_names(("b", "a"), ("c", "b"), ("d", "c"), ("x", "d"), ("x", "e")) == "dcbae"
+    assert sorted_names(("b", "a"), ("a", "b"), ("b", "c")) in ("bac", "abc")
+    assert sorted_names(("x", "a"), ("a", "a"), ("a", "b")) == "aab"
+    chain = [(chr(1000 + i), chr(999 + i)) for i in range(5000)]
+    assert in_order(chain, lambda one: one[0], lambda one: one[1]) == chain[::-1]
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_onnx_nodes_out_of_order(branch):
+    """As ONNX Runtime's quantizer writes models in which a branch reads what is computed outside."""
+    read = onnx.helper.make_node("Relu", ["t"], ["y"])
+    if branch:
+        inner = onnx.helper.make_graph(
+            [onnx.helper.make_node("Relu", ["u"], ["r"]), onnx.helper.make_node("Identity", ["t"], ["u"])],
+            "branch",
+            [],
+            [value("r", (2, 3))],
+        )
+        read = onnx.helper.make_node("If", ["c"], ["y"], then_branch=inner, else_branch=inner)
+    inputs = [value("x", (2, 3)), *([value("c", (), np.bool_)] if branch else [])]
+    proto = onnx_model([read, onnx.helper.make_node("Identity", ["x"], ["t"])], inputs, [value("y", (2, 3))])
+    module = qnn_ext.from_onnx(proto)
+    result = qnn_ext.Interpreter(module)(X, *([np.array(True)] if branch else []))
+    np.testing.assert_array_equal(result, np.maximum(X, 0))

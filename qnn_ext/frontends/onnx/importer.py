@@ -23,7 +23,7 @@ from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from ..data_dependent import trimmed
 from ..feedback import with_states
-from ..unread import needed
+from ..unread import in_order, needed
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
 from .control_flow import CONTROL_FLOW
@@ -282,20 +282,34 @@ class Importer:
 
 
 def _needed(operators: Sequence[Operator], outputs: Sequence[str]) -> list[Operator]:
-    """The operators that the outputs depend on."""
-    return needed(operators, outputs, _values_read, lambda operator: filter(None, operator.outputs))
+    """The operators that the outputs depend on, each behind what it reads: ONNX Runtime sorts them, and its quantizer
+    writes files whose loops and branches stand before what they read."""
+    found = needed(operators, outputs, _values_read, _values_written)
+    return in_order(found, _values_read, _values_written)
+
+
+def _values_written(operator: Operator) -> Iterator[str]:
+    return filter(None, operator.outputs)
 
 
 def _values_read(operator: Operator) -> Iterator[str]:
-    """The values that an operator reads, and all those that graphs of its own do."""
+    """The values that an operator reads, and those from outside that graphs of its own do."""
     yield from operator.inputs
-    graphs = [value for value in operator.attributes.values() if hasattr(value, "node")]
-    while graphs:
-        graph = graphs.pop()
-        yield from (output.name for output in graph.output)
-        for node in graph.node:
-            yield from node.input
-            graphs += [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+    for value in operator.attributes.values():
+        if hasattr(value, "node"):
+            yield from _values_from_outside(value)
+
+
+def _values_from_outside(graph: Any) -> set[str]:
+    """The values that a graph reads and does not define."""
+    read = {output.name for output in graph.output}
+    for node in graph.node:
+        read.update(node.input)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                read |= _values_from_outside(attribute.g)
+    own = {value.name for value in (*graph.input, *graph.initializer)}
+    return read - own.union(*(node.output for node in graph.node))
 
 
 def _elements_of(graph: Model | Subgraph) -> int:

@@ -6,7 +6,7 @@ none, and what they emit carries the sizes on (`sizes.py`). All other operators 
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -15,24 +15,40 @@ from tvm import relax
 from ...op.base import constant, normalize_axis, shape_of
 from .. import data_dependent as build
 from ..counterparts import Counterparts, given_bounds, given_dims
+from ..size_rules import scattered
 from ..sizes import Size, Sizes, refusal
 from .fallback import convert_with_tvm
 from .indices import index_input
 from .node import Node
 
 _CARRYING = """
-    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BitwiseAnd BitwiseNot BitwiseOr
-    BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat Conv Cos Cosh CumSum DequantizeLinear Div Dropout Elu
-    Equal Erf Exp Floor GatherElements GatherND Gelu Gemm Greater GreaterOrEqual HardSigmoid HardSwish Identity
-    IsInf IsNaN LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mish Mod Mul
-    Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pow QuantizeLinear Reciprocal ReduceL1 ReduceL2 ReduceLogSum
-    ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu RoiAlign Round
-    ScatterElements ScatterND Selu Sigmoid Sign Sin Sinh Softmax Softplus Softsign Split Sqrt Squeeze Sub Sum Tan
-    Tanh Transpose Unique Unsqueeze Where Xor
+    Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization BitwiseAnd BitwiseNot
+    BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat Conv ConvInteger ConvTranspose Cos Cosh CumSum
+    DepthToSpace DequantizeLinear Div Dropout DynamicQuantizeLinear Einsum Elu Equal Erf Exp Floor GatherElements
+    GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization
+    HardSigmoid HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu Less
+    LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul MatMulInteger Max MaxPool MeanVarianceNormalization Min
+    Mish Mod Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pow QLinearConv QLinearMatMul QuantizeLinear
+    RMSNormalization Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin
+    ReduceProd ReduceSum ReduceSumSquare Relu Resize RoiAlign Round ScatterND Selu Shrink Sigmoid Sign Sin Sinh
+    Softmax Softplus Softsign SpaceToDepth Split Sqrt Squeeze Sub Sum Swish Tan Tanh ThresholdedRelu Transpose Trilu
+    Unique Unsqueeze Upsample Where Xor
 """
-_COUNTERPARTS = Counterparts(_CARRYING)
+_OF_MICROSOFT = """
+    BiasGelu DequantizeLinear DynamicQuantizeMatMul FastGelu FusedConv FusedGemm FusedMatMul Gelu LayerNormalization
+    MatMulIntegerToFloat MatMulNBits QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearGlobalAveragePool
+    QLinearLeakyRelu QLinearMul QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere QuantizeLinear QuickGelu
+    SkipLayerNormalization
+"""
+_COUNTERPARTS = Counterparts(_CARRYING + _OF_MICROSOFT)
 _converter = _COUNTERPARTS.of
 _ARITHMETIC = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Min": "minimum", "Max": "maximum", "Div": "divide"}
+_REDUCTIONS = {
+    "ReduceProd": Sizes.times,
+    "ReduceSum": Sizes.plus,
+    "ReduceMin": Sizes.least,
+    "ReduceMax": Sizes.greatest,
+}
 
 
 def convert_with_sizes(node: Node) -> Any:
@@ -41,7 +57,7 @@ def convert_with_sizes(node: Node) -> Any:
     sizes = node.assembly.builder.sizes
     if sizes.none:
         return None
-    known = not node.domain
+    known = not node.domain or (node.domain == "com.microsoft" and node.op_type in _OF_MICROSOFT.split())
     return _COUNTERPARTS.convert(node, sizes, node.op_type, node.inputs, _computed, known)
 
 
@@ -59,8 +75,9 @@ def _computed(node: Node, sizes: Sizes) -> relax.Expr | None:
         return None
     if found is None:
         return None
-    dtype = node.target_dtype("to") if node.op_type == "Cast" else "bool" if node.op_type == "Equal" else node.dtype(0)
-    return sizes.tensor(found, dtype)
+    if node.op_type == "Cast":
+        return sizes.tensor(found, node.target_dtype("to"))
+    return sizes.tensor(found, "bool" if node.op_type == "Equal" else node.dtype(1 if node.op_type == "Where" else 0))
 
 
 def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
@@ -78,12 +95,14 @@ def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
     if name == "Slice" and data.ndim == 1 and all(node.is_constant(index) for index in range(1, len(node.inputs))):
         steps = node.integers(4) if node.has_input(4) else [1]
         return data[slice(node.integers(1)[0], node.integers(2)[0], steps[0])]
+    if name == "Reshape" and len(inputs) > 1 and node.is_constant(1) and 0 not in node.integers(1):
+        return data.reshape(node.integers(1))
     if name in ("Squeeze", "Unsqueeze", "Reshape") and data.size == 1:
-        rank = {"Squeeze": 0, "Unsqueeze": data.ndim + 1, "Reshape": node.shape(1)[0] if len(inputs) > 1 else 1}[name]
+        rank = {"Squeeze": 0, "Unsqueeze": data.ndim + 1, "Reshape": 1}[name]
         return data.reshape((1,) * rank)
-    if name == "ReduceProd" and data.ndim == 1:
-        product = build.objects(reduce(sizes.times, data.tolist(), 1))
-        return product.reshape((1,) * int(node.attribute("keepdims", 1)))
+    if name in _REDUCTIONS and data.ndim == 1 and data.size:
+        reduced = build.objects(reduce(partial(_REDUCTIONS[name], sizes), data.tolist()))
+        return reduced.reshape((1,) * int(node.attribute("keepdims", 1)))
     if name == "Equal" and all(isinstance(one, Size) or one < 0 for one in inputs[1].reshape(-1)):
         return build.objects(np.equal(data, inputs[1]))  # no size is negative
     if name == "Where" and not any(isinstance(one, Size) for one in data.reshape(-1)):
@@ -221,6 +240,20 @@ def _gather(node: Node, sizes: Sizes) -> relax.Expr | None:
     index_input(node, 1, size.most, negative=True)
     indices = build.counted_from_end(sizes, node.input(1), size, node.label)
     return build.rows(sizes, node.input(0), indices, axis)
+
+
+@_converter("ScatterElements", "Scatter")
+def _scatter(node: Node, sizes: Sizes) -> relax.Expr | None:
+    """Into rows of such a number, by indices that may count from its end."""
+    axis = normalize_axis(node.attribute("axis", 0), len(node.shape(0)))
+    size = sizes.of(node.input(0)).get(axis)
+    if size is None:
+        return None
+    index_input(node, 1, size.most, negative=True)
+    indices = build.counted_from_end(sizes, node.input(1), size, node.label)
+    reduction = {"none": "update"}.get(node.attribute("reduction", "none"), node.attribute("reduction", "none"))
+    call = relax.op.scatter_elements(node.input(0), indices, node.input(2), axis, reduction)
+    return sizes.emit(scattered(sizes, call), sizes.of(node.input(0)))
 
 
 @_converter("ReduceMean")

@@ -547,6 +547,198 @@ def test_crops_of_regions(rng):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+def picked(tail, constants, batch=6, opset=18):
+    """The images of x (6, 3, 5, 5) whose score is not 0, and what a detector's head makes of them."""
+    nodes = [
+        node("NonZero", ["scores"], ["where"]),
+        node("Squeeze", ["where", "zero"], ["index"]),
+        node("Gather", ["x", "index"], ["f"]),
+        *tail,
+    ]
+    constants = {
+        "zero": I64([0]),
+        **{name: one for step in tail for name, one in constants.items() if name in step.input},
+    }
+    outputs = [value("y", None, I64 if tail[-1].op_type == "Shape" else F32)]
+    return model(nodes, [value("x", (batch, 3, 5, 5)), value("scores", (batch,))], outputs, constants, opset=opset)
+
+
+def head_constants():
+    rng = np.random.default_rng(3)
+    small = {
+        "sx": F32(0.05), "zx": np.uint8(128), "sw": F32(0.11), "zw": np.int8(0), "sy": F32(0.23), "zy": np.uint8(9),
+        "sizes": F32([1, 1, 2, 2]), "rows": I64([-1, 75]), "half": F32(0.5), "two": I64([2]), "four": I64([4]),
+    }  # fmt: skip
+    weights = {
+        "w": rng.integers(-9, 9, (4, 3, 2, 2)).astype(np.int8),
+        "wt": rng.integers(-9, 9, (3, 4, 2, 2)).astype(np.int8),
+        "wr": rng.integers(-9, 9, (75, 4)).astype(np.int8),
+    }
+    floats = {f"{name}3": rng.uniform(0.5, 1.5, 3).astype(F32) for name in "smbv"}
+    return {**small, **weights, **floats, "ln": rng.uniform(0.5, 1.5, 5).astype(F32)}
+
+
+QUANTIZED = [node("QuantizeLinear", ["f", "sx", "zx"], ["q"])]
+RESULT = [node("DequantizeLinear", ["r", "sy", "zy"], ["y"])]
+DEQUANTIZED = [*QUANTIZED, node("DequantizeLinear", ["q", "sx", "zx"], ["d"])]
+ROWS = [*QUANTIZED, node("Reshape", ["q", "rows"], ["qr"])]
+HEADS = {
+    "QLinearConv": [*QUANTIZED, node("QLinearConv", ["q", "sx", "zx", "w", "sw", "zw", "sy", "zy"], ["r"]), *RESULT],
+    "ConvInteger": [*QUANTIZED, node("ConvInteger", ["q", "w", "zx"], ["i"]), node("Cast", ["i"], ["y"], to=1)],
+    "MatMulInteger": [*ROWS, node("MatMulInteger", ["qr", "wr", "zx"], ["i"]), node("Cast", ["i"], ["y"], to=1)],
+    "QLinearMatMul": [*ROWS, node("QLinearMatMul", ["qr", "sx", "zx", "wr", "sw", "zw", "sy", "zy"], ["r"]), *RESULT],
+    "dynamic": [
+        node("Reshape", ["f", "rows"], ["fr"]),
+        node("DynamicQuantizeLinear", ["fr"], ["q", "s", "z"]),
+        node("MatMulInteger", ["q", "wr", "z"], ["i"]),
+        node("Cast", ["i"], ["c"], to=1),
+        node("Mul", ["c", "s"], ["y"]),
+    ],
+    "GlobalMaxPool": [node("GlobalMaxPool", ["f"], ["y"])],
+    "SpaceToDepth": [
+        node("Slice", ["f", "zero", "four", "two"], ["c"]),
+        node("Transpose", ["c"], ["t"], perm=[0, 1, 3, 2]),
+        node("Slice", ["t", "zero", "four", "two"], ["d"]),
+        node("SpaceToDepth", ["d"], ["y"], blocksize=2),
+    ],
+    "Shrink": [node("Shrink", ["f"], ["y"], lambd=0.5)],
+    "Trilu": [node("Trilu", ["f"], ["y"])],
+    "Resize": [node("Resize", ["f", "", "sizes"], ["y"], mode="nearest", nearest_mode="floor")],
+}
+FLOAT_HEADS = {
+    "ConvTranspose": [
+        *DEQUANTIZED,
+        node("DequantizeLinear", ["wt", "sw", "zw"], ["k"]),
+        node("ConvTranspose", ["d", "k"], ["y"], strides=[2, 2]),
+    ],
+    "BatchNormalization": [node("BatchNormalization", ["f", "s3", "b3", "m3", "v3"], ["y"])],
+    "InstanceNormalization": [node("InstanceNormalization", ["f", "s3", "b3"], ["y"])],
+    "GlobalAveragePool": [node("GlobalAveragePool", ["f"], ["y"])],
+    "LpNormalization": [node("LpNormalization", ["f"], ["y"], axis=1)],
+    "LRN": [node("LRN", ["f"], ["y"], size=3)],
+    "bilinear": [node("Resize", ["f", "", "sizes"], ["y"], mode="linear")],
+}
+
+
+def chosen(rng):
+    return [{"x": rng.standard_normal((6, 3, 5, 5)).astype(F32), "scores": scores} for scores in masks(rng, 6)]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_head_on_a_number_of_images_that_depends_on_data(name, rng):
+    check(picked(HEADS[name], head_constants()), *chosen(rng), build=name in ("QLinearConv", "dynamic"))
+
+
+@pytest.mark.parametrize("name", FLOAT_HEADS)
+def test_float_head_on_a_number_of_images_that_depends_on_data(name, rng):
+    proto = picked(FLOAT_HEADS[name], head_constants())
+    module = qnn_ext.from_onnx(proto)
+    for feed in chosen(rng):
+        (found,), (wanted,) = qnn_ext.Interpreter(module).run(feed).values(), run_ort(proto, feed)
+        assert found.shape == wanted.shape
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def microsoft(name, inputs, output="r", **attributes):
+    return onnx.helper.make_node(name, inputs, [output], domain="com.microsoft", **attributes)
+
+
+MICROSOFT_HEADS = {
+    "QGemm": [*ROWS, microsoft("QGemm", ["qr", "sx", "zx", "wr", "sw", "zw", "", "sy", "zy"]), *RESULT],
+    "QLinearAdd": [*QUANTIZED, microsoft("QLinearAdd", ["q", "sx", "zx", "q", "sx", "zx", "sy", "zy"]), *RESULT],
+    "QLinearSigmoid": [*QUANTIZED, microsoft("QLinearSigmoid", ["q", "sx", "zx", "sy", "zy"]), *RESULT],
+    "QLinearGlobalAveragePool": [
+        *QUANTIZED,
+        microsoft("QLinearGlobalAveragePool", ["q", "sx", "zx", "sy", "zy"], channels_last=0),
+        *RESULT,
+    ],
+    "QLinearSoftmax": [
+        *QUANTIZED,
+        microsoft("QLinearSoftmax", ["q", "sx", "zx", "sy", "zy"], axis=-1, opset=13),
+        *RESULT,
+    ],
+    "QLinearConcat": [
+        *QUANTIZED,
+        microsoft("QLinearConcat", ["sy", "zy", "q", "sx", "zx", "q", "sx", "zx"], axis=1),
+        *RESULT,
+    ],
+    "DynamicQuantizeMatMul": [
+        node("Reshape", ["f", "rows"], ["fr"]),
+        microsoft("DynamicQuantizeMatMul", ["fr", "wr", "sw", "zw"], "y"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MICROSOFT_HEADS)
+def test_operators_of_microsoft_on_such_a_number(name, rng):
+    proto = picked(MICROSOFT_HEADS[name], head_constants())
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    check(proto, *chosen(rng), build=False)
+
+
+def test_other_domains_on_such_a_number_are_refused(rng):
+    proto = picked([onnx.helper.make_node("Unique", ["f"], ["y"], domain="com.microsoft")], {})
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    with pytest.raises(UnsupportedOperatorError, match="Unique is not supported"):
+        qnn_ext.from_onnx(proto)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_crops_put_into_their_places(reduction, rng):
+    """As torchvision's MultiScaleRoIAlign: crops of each level are written into a tensor of all regions, whose shape is
+    computed from others by ConstantOfShape, Equal and Where. Indices count from its end, too."""
+    level = [
+        node("Gather", ["scores", "index"], ["kept"]),
+        node("Less", ["kept", "half"], ["low"]),
+        node("NonZero", ["low"], ["wherelow"]),
+        node("Squeeze", ["wherelow", "zero"], ["lows"]),
+        node("Gather", ["f", "lows"], ["crops"]),
+        node("Shape", ["f"], ["whole"]),
+        node("ConstantOfShape", ["whole"], ["empty"]),
+        node("Reshape", ["lows", "upright"], ["column"]),
+        node("Shape", ["crops"], ["wide"]),
+        node("Reshape", ["wide", "flat"], ["line"]),
+        node("Equal", ["line", "nothing"], ["free"]),
+        node("Where", ["free", "ones", "line"], ["target"]),
+        node("Expand", ["column", "target"], ["places"]),
+        node("Gather", ["whole", "first"], ["count"]),
+        node("Sub", ["places", "count"], ["from_end"]),
+        node("ScatterElements", ["empty", "from_end", "crops"], ["y"], axis=0, reduction=reduction),
+    ]
+    constants = {
+        "half": F32(0), "upright": I64([-1, 1, 1, 1]), "flat": I64([-1]), "nothing": I64([-1] * 4),
+        "ones": I64([1] * 4), "first": I64(0),
+    }  # fmt: skip
+    check(picked(level, constants), *chosen(rng))
+
+
+@pytest.mark.parametrize("reduction", ["ReduceMin", "ReduceMax", "ReduceSum", "ReduceProd"])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_sizes_reduced(reduction, keepdims, rng):
+    """As torchvision's number of candidates: the least of a limit and how many there are."""
+    tail = [
+        node("Shape", ["index"], ["count"]),
+        node("Concat", ["two", "count"], ["both"], axis=0),
+        node(reduction, ["both"], ["k"], keepdims=keepdims),
+        node("Reshape", ["k", "two1"], ["shape"]),
+        node("ConstantOfShape", ["shape"], ["y"]),
+    ]
+    check(picked(tail, {"two": I64([2]), "two1": I64([1])}), *chosen(rng), build=False)
+
+
+def test_sizes_joined_alike():
+    """Tensors joined of parts with the same sizes have the same size, also if it is only one."""
+    tail = [
+        node("Concat", ["f"], ["one"], axis=0),
+        node("Add", ["one", "f"], ["sum"]),
+        node("Concat", ["sum", "rows", "f"], ["a"], axis=0),
+        node("Concat", ["f", "rows", "sum"], ["b"], axis=0),
+        node("Mul", ["a", "b"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    check(picked(tail, {"rows": rng.standard_normal((2, 3, 5, 5)).astype(F32)}), *chosen(rng), build=False)
+
+
 # ---- loops -------------------------------------------------------------------------------------------------------
 
 
