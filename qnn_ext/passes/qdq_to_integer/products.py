@@ -21,14 +21,18 @@ from .tensors import NARROW, Quantized
 from .weight_only import weight_only
 
 
-def _operands(call: relax.Call, context: Context, rows: int, columns: int) -> tuple[Quantized, Quantized] | None:
+def _operands(
+    call: relax.Call, context: Context, rows: int, columns: int, groups: int = 1
+) -> tuple[Quantized, Quantized] | None:
     """Both operands as integers that the product accepts.
 
     rows, columns: the axes of x and of w that end up in the result and may have per-channel scales
+    groups: of a convolution
     """
     x, w = map(context.quantized, factors_of(call))
     if x is None or w is None:
         return context.refuse(NOT_QUANTIZED)
+    x, w = _scales_in_weight(x, w, groups)
     if x.dtype not in NARROW or w.dtype not in NARROW:
         return context.refuse(f"its operands are {x.dtype} and {w.dtype}; products need 8 or 16 bits")
     if x.vectors and (x.channel_axis != rows or x.one_zero_point is None or w.vectors):
@@ -40,6 +44,19 @@ def _operands(call: relax.Call, context: Context, rows: int, columns: int) -> tu
     if not _has_product_scale(x, w):
         return context.refuse("the product of its scales is out of the range of normal float32 numbers")
     return signed(x, context), signed(w, context)
+
+
+def _scales_in_weight(x: Quantized, w: Quantized, groups: int) -> tuple[Quantized, Quantized]:
+    """Data with a scale for each channel, each of which is a group of its own, as data with the scale 1 and a weight
+    with scales s_x·s_w: as NNCF quantizes depthwise convolutions."""
+    if not x.vectors or x.channel_axis != 1 or groups != x.shape[1] or x.one_zero_point is None:
+        return x, w
+    if x.constants is None or w.constants is None or (w.vectors and w.channel_axis != 0):
+        return x, w
+    of_outputs = np.repeat(x.constants[0].astype(np.float32).reshape(-1), w.shape[0] // groups)
+    scale = np.broadcast_to(of_outputs * _scalar_or_vector(w.constants[0]), w.shape[:1])
+    one = Quantized(x.data, constant(np.float32(1)), constant(np.int32(x.one_zero_point)))
+    return one, Quantized(w.data, constant(scale), w.zero_point, 0)
 
 
 def signed(tensor: Quantized, context: Context) -> Quantized:
@@ -97,7 +114,7 @@ def _convolution(call: relax.Call, context: Context) -> Any:
     attributes, rank = call.attrs, len(call.ty.shape) - 2
     if _layouts(attributes) != (_layout("N", "C", rank), _layout("O", "I", rank)):
         return context.refuse(f"its layouts are {', '.join(_layouts(attributes))}")
-    operands = _operands(call, context, rows=0, columns=0)
+    operands = _operands(call, context, rows=0, columns=0, groups=int(attributes.groups))
     if operands is None:
         return None
     x, w = operands

@@ -54,6 +54,27 @@ def transposed(source, shape, groups=1, **geometry) -> Case:
     return model, [source]
 
 
+def quantized_channels(g: Graph, x, zero_points, dtype="uint8"):
+    """Data quantized with a scale for each channel."""
+    channels = tuple(x.ty.shape)[1]
+    zeros = constant(np.broadcast_to(np.int32(zero_points), int(channels)))
+    scales = constant(RNG.uniform(0.02, 0.04, int(channels)).astype(np.float32))
+    q = g.emit(qnn.quantize(x, scales, zeros, axis=1, out_dtype=dtype, reciprocal=True))
+    return g.emit(qnn.dequantize(q, scales, zeros, axis=1))
+
+
+def scales_of_channels(source, shape, axis=0, dtype="uint8", zero_points=0, groups=6, **geometry) -> Case:
+    """A convolution of channels that have scales of their own, as NNCF quantizes depthwise ones."""
+
+    def model(g: Graph, x):
+        operator = (R.nn.conv1d, R.nn.conv2d, R.nn.conv3d)[source.ndim - 3]
+        y = operator(quantized_channels(g, x, zero_points, dtype), weight_of(g, shape, axis), groups=groups, **geometry)
+        bias = RNG.normal(size=(1, shape[0]) + (1,) * (source.ndim - 2)).astype(np.float32)
+        return g.q(g.emit(R.add(g.emit(y), constant(bias))), *OUT[dtype], dtype, True)
+
+    return model, [source]
+
+
 def matmul(x_shape, y_shape, dtype="uint8") -> Case:
     """Both operands computed at run time."""
 
@@ -112,6 +133,10 @@ CASES: dict[str, Case] = {
     "conv2d-zero-points": convolution(IMAGE, (8, 6, 3, 3), zero_points=True, padding=(1, 0, 2, 1)),
     "conv2d-per-tensor": convolution(IMAGE, (8, 6, 3, 3), axis=None, strides=(2, 1), dilation=(1, 2)),
     "conv2d-depthwise": convolution(IMAGE, (6, 1, 3, 3), groups=6, padding=(1, 1)),
+    "depthwise-scales": scales_of_channels(IMAGE, (6, 1, 3, 3), padding=(1, 1)),
+    "depthwise-scales-twice": scales_of_channels(IMAGE, (12, 1, 3, 3), axis=None, zero_points=7, strides=(2, 2)),
+    "depthwise-scales-1d": scales_of_channels(LINE, (6, 1, 3), dtype="int8", zero_points=-3, padding=1),
+    "depthwise-scales-3d": scales_of_channels(VOLUME, (6, 1, 2, 3, 3), dtype="int8"),
     "conv2d-groups": convolution(IMAGE, (8, 3, 3, 3), groups=2),
     "conv1d": convolution(LINE, (8, 6, 3), strides=2, padding=1),
     "conv3d": convolution(VOLUME, (8, 6, 2, 3, 3), padding=(1, 1, 1)),
@@ -215,11 +240,15 @@ def float_cases() -> dict[str, tuple[Case, str]]:
 
         return model, [ROWS]
 
+    mixed = "its data has scales along axis 1, so the sum would mix scales"
     beyond = "the product of its scales is out of the range of normal float32 numbers"
     return {
         "tiny scales": (scaled(1e-20), beyond),
         "huge scales": (scaled(1e20), beyond),
         "sum over scales": (scales_along(0), "its weight has scales along axis 0, not one per output channel"),
+        "groups of channels": (scales_of_channels(IMAGE, (6, 2, 3, 3), groups=3), mixed),
+        "one group": (scales_of_channels(IMAGE, (6, 6, 1, 1), groups=1), mixed),
+        "zero points": (scales_of_channels(IMAGE, (6, 1, 3, 3), zero_points=[0, 1, 2, 3, 4, 5]), mixed),
         "one side": ((one_side, [ROWS]), "the model does not quantize both of its operands"),
         "int32": ((wide, [ROWS]), "its operands are uint8 and int32; products need 8 or 16 bits"),
     }
@@ -230,7 +259,7 @@ def test_note(name):
     (function, inputs), reason = float_cases()[name]
     outcome = run(function, *inputs, compiled=False)
     assert [note.reason for note in outcome.notes] == [reason]
-    assert outcome.operators.count("matmul") == 1
+    assert sum(one in ("matmul", "nn.conv2d") for one in outcome.operators) == 1
     np.testing.assert_allclose(outcome.got[0], outcome.expected[0], rtol=1e-5, atol=1e-5)
 
 
