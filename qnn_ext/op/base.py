@@ -248,8 +248,10 @@ def check_qparams(scale: TensorInfo, zero_point: TensorInfo, length: Any = None)
             raise ShapeError(f"{info.name} must be a scalar (per-tensor), found shape {info.shape}")
         if info.ndim != 1 or (isinstance(info.shape[0], int) and isinstance(length, int) and info.shape[0] != length):
             raise ShapeError(f"{info.name} must be a scalar or a vector of {length} elements, found shape {info.shape}")
-    if scale.value is not None and not (np.isfinite(scale.value).all() and (scale.value > 0).all()):
-        raise ShapeError(f"{scale.name} must be finite and positive, found {scale.value.tolist()}")
+    if scale.value is not None:
+        wrong = ~(np.isfinite(scale.value) & (scale.value > 0))
+        if wrong.any():
+            raise ShapeError(f"{scale.name} must be finite and positive, found {scale.value[wrong][0]}")
 
 
 def broadcast_shape(one: TensorInfo, two: TensorInfo) -> Shape:

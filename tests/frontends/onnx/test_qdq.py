@@ -277,6 +277,66 @@ def test_scale_zero_of_a_dead_channel(rng):
     np.testing.assert_array_equal(interpret(proto, {"x": x})[0], [[-2.5, 0]])
 
 
+@pytest.mark.parametrize("shape", [(), (7,)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_weights_with_negative_scales(dtype, shape, rng):
+    """NNCF's symmetric weights: the largest magnitude is the lowest integer, whatever its sign."""
+    info = np.iinfo(dtype)
+    weights = rng.integers(info.min, info.max, (16, 7), endpoint=True).astype(dtype)
+    weights[:2] = [[info.min], [info.max]]
+    scale = -rng.uniform(1e-3, 2e-3, shape).astype(np.float32)
+    if shape:
+        scale[::2] *= -1
+    zero_point = rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+    nodes = [node("DequantizeLinear", ["w", "s", "z"], ["d"], axis=1), node("Gather", ["d", "x"], ["y"])]
+    constants = {"w": weights, "s": scale, "z": zero_point}
+    proto = model(nodes, [value("x", (16,), np.int64)], [value("y", (16, 7))], constants, opset=21)
+    feed = {"x": np.arange(16)}
+    np.testing.assert_array_equal(both(proto, feed)[0], run_ort(proto, feed)[0])
+
+
+@pytest.mark.parametrize("code, low, high", [(Proto.INT4, -8, 7), (Proto.UINT4, 0, 15)])
+def test_weights_of_four_bits_with_negative_scales(code, low, high, rng):
+    weights = np.concatenate([np.full((1, 5), low), np.full((1, 5), high), rng.integers(low, high, (4, 5))])
+    scale = (rng.uniform(0.1, 1, 5) * [1, -1, -1, 1, -1]).astype(np.float32)
+    proto = model(
+        [node("DequantizeLinear", ["w", "s"], ["d"], axis=1), node("MatMul", ["x", "d"], ["y"])],
+        [value("x", (2, 6))],
+        [value("y", (2, 5))],
+        {"s": scale},
+    )
+    proto.graph.initializer.append(four_bit("w", code, weights))
+    x = rng.integers(-9, 9, (2, 6)).astype(np.float32)
+    np.testing.assert_allclose(both(proto, {"x": x}, 1e-5)[0], x @ (weights * scale), rtol=1e-5, atol=1e-5)
+
+
+def test_a_product_with_negative_scales_multiplies_integers(rng):
+    weights = rng.integers(-128, 127, (8, 16), endpoint=True).astype(np.int8)
+    scale = (rng.uniform(0.01, 0.02, 8) * rng.choice([-1, 1], 8)).astype(np.float32)
+    nodes = [
+        node("QuantizeLinear", ["x", "sx", "zx"], ["xq"]),
+        node("DequantizeLinear", ["xq", "sx", "zx"], ["xd"]),
+        node("DequantizeLinear", ["w", "sw"], ["wd"], axis=0),
+        node("Gemm", ["xd", "wd"], ["m"], transB=1),
+        node("QuantizeLinear", ["m", "sy", "zx"], ["y"]),
+    ]
+    constants = {"sx": np.float32(0.02), "zx": np.uint8(120), "w": weights, "sw": scale, "sy": np.float32(0.1)}
+    proto = model(nodes, [value("x", (64, 16))], [value("y", (64, 8), np.uint8)], constants)
+    module = from_onnx(proto)
+    assert not module.notes and "matmul" not in operators(module)
+    x = rng.standard_normal((64, 16)).astype(np.float32)
+    steps = np.abs(both(proto, {"x": x})[0].astype(int) - run_ort(proto, {"x": x})[0])
+    assert steps.max() <= 1 and steps.mean() < 0.01  # ONNX Runtime multiplies floats here
+
+
+def test_a_negative_scale_of_what_is_computed_is_refused():
+    proto = one_node(
+        "DequantizeLinear", {"x": ((3,), np.int8), "s": np.float32([0.5, -0.25, 1]), "z": np.zeros(3, np.int8)}, 21
+    )
+    with pytest.raises(ShapeError, match=r"DequantizeLinear .*scale must be finite and positive, found -0.25$"):
+        from_onnx(proto)
+
+
 def test_weights_stay_integers(rng):
     """A quantized layer holds no float weights, and becomes an integer product."""
     nodes = [

@@ -7,7 +7,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....numerics.packed import WIDTHS, pack
-from ....op.base import constant, normalize_axis, shape_of
+from ....op.base import along_axis, constant, constant_value, normalize_axis, shape_of
 from ....op.blockwise import LONGEST_GROUP
 from ....qparams import dtype_range
 from ...building import to_bfloat16
@@ -71,8 +71,25 @@ def dequantize_linear(node: Node) -> relax.Expr:
         real = _dequantize_blocked(node) if real is None else real
         return _as(node, real, out_dtype)
     direct = out_dtype if out_dtype != "bfloat16" else "float32"
-    real = qnn.dequantize(node.input(0), node.scale(1), node.zero_point(2), axis=_axis(node), out_dtype=direct)
+    real = qnn.dequantize(*_with_positive_scales(node), axis=_axis(node), out_dtype=direct)
     return real if direct == out_dtype else _as(node, real, out_dtype)
+
+
+def _with_positive_scales(node: Node) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """The integers, scale and zero point; constants with negative scales, as NNCF writes them so that the largest
+    magnitude becomes the lowest integer, as unsigned integers with positive ones: (q − z)·s = ((h − q) − (h − z))·(−s),
+    h being the dtype's highest value; where s is positive, the lowest value is subtracted from q and z."""
+    given = node.input(0), node.scale(1), node.zero_point(2)
+    values, scale, zero_point = map(constant_value, given)
+    if values is None or scale is None or zero_point is None or not (scale < 0).any() or values.dtype == np.int32:
+        return given
+    low, high = dtype_range(str(values.dtype))
+    ndim, axis = values.ndim, _axis(node)
+    sides = np.broadcast_to(along_axis(scale < 0, axis, ndim), values.shape)
+    wide = values.astype(np.int32)
+    moved = np.where(sides, high - wide, wide - low).astype(f"uint{8 * values.dtype.itemsize}")
+    zeros = np.where(scale < 0, high - zero_point, zero_point - low).astype(np.int32)
+    return constant(moved), constant(np.abs(scale)), constant(zeros)
 
 
 def _as(node: Node, real: relax.Expr, dtype: str) -> relax.Expr:
