@@ -124,7 +124,7 @@ def _weighted(
     """A product with constant weights, whose scales may run along `axis`, and a constant bias.
 
     dynamic: whether float activations are quantized at run time if the weights are int8
-    narrow:  and if they have fewer bits
+    narrow:  whether the weights may have fewer bits
     """
 
     def rule(node: _Node) -> bool:
@@ -136,6 +136,8 @@ def _weighted(
                 return narrow and _is_narrow(weights, axis)
             return dynamic and _is_symmetric(weights, axis) and (offsets is not None or not needs_bias)
         if not _bytes(node, data) or weights.dtype != node.output.dtype:
+            return False
+        if weights.narrow is not None and not (narrow and _is_narrow(weights, axis)):
             return False
         if weights.dtype == "uint8" and not _is_byte(weights):
             return False

@@ -12,9 +12,10 @@ import qnn_ext
 from qnn_ext.errors import InputError, ModelFormatError, UnsupportedOperatorError
 from qnn_ext.frontends.tflite.importer import from_tflite
 from qnn_ext.interpreter import Interpreter
+from qnn_ext.numerics.packed import pack as written_bits
 
-from .packed_models import OPS, UNITS, VOCABULARY, Weight, decoder, dense, lookup
-from .schema_models import TYPES, Sketch
+from .packed_models import DTYPES, OPS, UNITS, VOCABULARY, Weight, decoder, dense, lookup
+from .schema_models import TYPES, Sketch, quantization
 from .schema_models import pack as written
 
 
@@ -152,6 +153,64 @@ def test_convolutions_equal_litert(kernel: int, scales: str) -> None:
     for numerics, kind in (("float32", OpResolverType.AUTO), ("tflite", OpResolverType.BUILTIN_REF)):
         result = ours(model, data, numerics, "blockwise_dense_int8" if kernel == 1 else "conv2d")
         assert_close(result, litert(model, data, kind))
+
+
+def quantized(name: str, scales: str, channels: int, units: int, bits: int = 4) -> tuple[bytes, tuple[int, ...]]:
+    """An operator on int8 with weights of few bits, as ai-edge-quantizer's static recipes write it."""
+    rng, sketch = np.random.default_rng(channels + units), Sketch()
+    options = {
+        "CONV_2D": schema.Conv2DOptionsT,
+        "DEPTHWISE_CONV_2D": schema.DepthwiseConv2DOptionsT,
+        "FULLY_CONNECTED": schema.FullyConnectedOptionsT,
+    }[name]()
+    image = name != "FULLY_CONNECTED"
+    shape = (1, 9, 9, channels) if image else (81, channels)
+    result = (1, 7, 7, units) if image else (81, units)
+    filters = {"CONV_2D": (units, 3, 3, channels), "DEPTHWISE_CONV_2D": (1, 3, 3, units)}
+    if image:
+        options.padding, options.strideH, options.strideW = schema.Padding.VALID, 1, 1
+        options.dilationHFactor, options.dilationWFactor = 1, 1
+    if name == "DEPTHWISE_CONV_2D":
+        options.depthMultiplier = units // channels
+    x = sketch.tensor(shape, TYPES.INT8, quant=quantization([0.05], [3]), name="x")
+    filter_shape = filters.get(name, (units, channels))
+    values = rng.integers(-7, 8, filter_shape)
+    scale = rng.uniform(0.01, 0.1, units if scales == "channel" else 1).astype(np.float32)
+    axis = 3 if name == "DEPTHWISE_CONV_2D" and scales == "channel" else 0
+    params = quantization(scale.tolist(), [0] * len(scale), axis)
+    w = sketch.tensor(filter_shape, DTYPES[bits], written_bits(values.reshape(-1), f"int{bits}"), params, name="w")
+    steps = quantization((0.05 * scale).tolist(), [0] * len(scale))
+    b = sketch.tensor((units,), TYPES.INT32, rng.integers(-99, 99, units).astype(np.int32), steps, name="b")
+    y = sketch.tensor(result, TYPES.INT8, quant=quantization([0.0913], [-5]), name="y")
+    versions = {"CONV_2D": 7, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 12}
+    sketch.operator(getattr(OPS, name), [x, w, b], [y], options, version=versions[name])
+    sketch.graph.inputs, sketch.graph.outputs = [x], [y]
+    return sketch.bytes(), shape
+
+
+@pytest.mark.parametrize("numerics", ["float32", "tflite"])
+@pytest.mark.parametrize("scales", ["channel", "tensor"])
+@pytest.mark.parametrize(
+    ("name", "channels", "units"),
+    [
+        ("CONV_2D", 4, 6),
+        ("CONV_2D", 3, 5),
+        ("DEPTHWISE_CONV_2D", 6, 6),
+        ("DEPTHWISE_CONV_2D", 16, 16),
+        ("FULLY_CONNECTED", 64, 10),
+        ("FULLY_CONNECTED", 63, 10),
+    ],
+)
+def test_quantized_products_equal_litert(name: str, channels: int, units: int, scales: str, numerics: str) -> None:
+    """XNNPACK takes only dense layers with such weights; TFLite's own kernels round as they do for 8 bits."""
+    model, shape = quantized(name, scales, channels, units)
+    rng = np.random.default_rng(0)
+    kind = OpResolverType.AUTO if numerics == "float32" else OpResolverType.BUILTIN_REF
+    module = from_tflite(model, numerics=numerics)
+    for _ in range(20):
+        x = rng.integers(-128, 128, shape).astype(np.int8)
+        (result,) = Interpreter(module).run([x]).values()
+        np.testing.assert_array_equal(result, litert(model, x, kind))
 
 
 def test_a_decoder_with_its_cache() -> None:
