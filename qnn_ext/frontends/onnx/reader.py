@@ -219,6 +219,9 @@ def _text(value: bytes) -> str:
 
 
 def _read_value(value: Any) -> Value:
+    """An output may have no type: whoever looks into a model adds the names of its values to its outputs."""
+    if value.type.WhichOneof("value") is None:
+        return Value(value.name, "", None)
     if not value.type.HasField("tensor_type"):
         raise UnsupportedOperatorError(
             f"'{value.name}' is not a tensor; sequences, maps and optionals are not supported"

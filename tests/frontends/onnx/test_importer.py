@@ -165,6 +165,21 @@ def test_graphs_that_do_not_hang_together(nodes, message):
         from_onnx(model(nodes, [value("x", (3,))], [value("y", None)]))
 
 
+def test_outputs_without_a_type():
+    """Names of values added to the outputs to look at them, which ONNX Runtime takes."""
+    nodes = [node("Relu", ["x"], ["r"]), node("Cast", ["r"], ["y"], to=6)]
+    proto = model(nodes, [value("x", (2, 3))], [value("y", (2, 3), np.int32)])
+    proto.graph.output.append(onnx.ValueInfoProto(name="r"))
+    module = from_onnx(proto)
+    assert [(one.name, one.shape, one.dtype) for one in module.outputs] == [
+        ("y", (2, 3), "int32"),
+        ("r", (2, 3), "float32"),
+    ]
+    feed = {"x": np.float32([[-1.5, 2, 3.25], [0, -1, 1]])}
+    for found, wanted in zip(interpret(proto, feed), run_ort(proto, feed), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_output_of_another_dtype_than_declared():
     proto = model([node("Relu", ["x"], ["y"])], [value("x", (3,))], [value("y", (3,), np.int8)])
     with pytest.raises(ModelFormatError, match="declared as int8, but is computed as float32"):
