@@ -11,6 +11,14 @@ from ..errors import ShapeError
 from ..limits import charge, check_elements
 
 
+def not_constant(index: int, name: str) -> str:
+    """The reason why an operator is refused whose input must be known at import."""
+    return (
+        f"input {index} ('{name}') computed at run time; it must be constant: bind the inputs that it depends on to "
+        "values (constants=), or end the model before this operator and compute the rest outside"
+    )
+
+
 def check_bound(constants: Mapping[str, Any], inputs: Sequence[str], source: str) -> None:
     """Raises ShapeError for a name that is no input of the model, and when no input is left."""
     unknown = [name for name in constants if name not in inputs]

@@ -34,6 +34,10 @@ _CHOICES = {
         "padding_mode": ("zeros", "border", "reflection"),
     },
 }
+_OF_UNKNOWN_SHAPE = (
+    "the shape of the result depends on the data, which is not supported here: bind the inputs that it depends on to "
+    "values (constants=), or end the model before this operator and compute the rest outside"
+)
 # Operators for which TVM's importer takes this version for an older one, with different inputs: (version, the next one)
 _SUCCESSORS = {"TopK": (10, 11)}
 
@@ -131,7 +135,7 @@ def _checked(item: Any) -> relax.Expr:
     if tvm.ir.is_prim_expr(item):
         return constant(np.asarray(_known(item), np.int64))
     if not isinstance(item.ty, relax.TensorType) or not isinstance(item.ty.shape, relax.ShapeExpr):
-        raise UnsupportedOperatorError("the shape of the result depends on the data, which is not supported")
+        raise UnsupportedOperatorError(_OF_UNKNOWN_SHAPE)
     for dim in item.ty.shape:
         _known(dim)
     return item
@@ -139,5 +143,5 @@ def _checked(item: Any) -> relax.Expr:
 
 def _known(dim: Any) -> int:
     if not isinstance(dim, (int, tirx.IntImm)):
-        raise UnsupportedOperatorError("the shape of the result depends on the data, which is not supported")
+        raise UnsupportedOperatorError(_OF_UNKNOWN_SHAPE)
     return int(dim)

@@ -11,6 +11,7 @@ from ...module import FloatNote
 from ...op.base import constant, constant_value, shape_of
 from ...op.folding import folded
 from ..assembly import Conversion
+from ..bound import not_constant
 from .assembly import OnnxAssembly
 from .reader import Operator
 from .tensors import HELD_AS, dtype_name, element_type
@@ -99,9 +100,7 @@ class Node(Conversion):
         if value is None:
             value = self._dequantized_constant(index)
         if value is None:
-            raise self.unsupported(
-                f"input {index} ('{self.input_name(index)}') computed at run time; it must be constant"
-            )
+            raise self.unsupported(not_constant(index, self.input_name(index)))
         return value
 
     def _dequantized_constant(self, index: int) -> np.ndarray | None:

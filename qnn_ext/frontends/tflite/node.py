@@ -15,6 +15,7 @@ from ...numerics import reference
 from ...op.base import constant_value, shape_of
 from ...qparams import QParams, dtype_range
 from ..assembly import Conversion
+from ..bound import not_constant
 from . import xnnpack
 from .assembly import ComplexValue, TfliteAssembly
 from .reader import Operator, Tensor
@@ -92,8 +93,7 @@ class Node(Conversion):
         """The input's value, which must be known at import. Raises UnsupportedOperatorError otherwise."""
         value = constant_value(self.input(index))
         if value is None:
-            name = self.tensor(index).name
-            raise self.unsupported(f"input {index} ('{name}') computed at run time; it must be constant")
+            raise self.unsupported(not_constant(index, self.tensor(index).name))
         return value
 
     def integers(self, index: int) -> list[int]:

@@ -165,6 +165,24 @@ def test_graphs_that_do_not_hang_together(nodes, message):
         from_onnx(model(nodes, [value("x", (3,))], [value("y", None)]))
 
 
+@pytest.mark.parametrize(
+    ("operator", "inputs"), [("OneHot", ["i", "n", "v"]), ("Range", ["z", "n", "o"]), ("Tile", ["v", "l"])]
+)
+def test_what_must_be_known_at_import_says_what_to_do(operator, inputs):
+    """The remedy helps: with the input bound to a value the model is imported."""
+    given = [value("n", (), np.int64), value("l", (1,), np.int64), value("i", (3,), np.int64)]
+    proto = model(
+        [node(operator, inputs, ["y"], "late"), node("Identity", ["i"], ["j"])],
+        [one for one in given if one.name in (*inputs, "i")],
+        [value("y", None, np.int64), value("j", (3,), np.int64)],
+        {"v": np.int64([0, 1]), "z": np.int64(0), "o": np.int64(1)},
+    )
+    with pytest.raises(UnsupportedOperatorError, match=rf"{operator} 'late'.*\(constants=\), or end the model before"):
+        from_onnx(proto)
+    bound = {"l": np.int64([3])} if operator == "Tile" else {"n": np.int64(3)}
+    assert len(from_onnx(proto, constants=bound).outputs) == 2
+
+
 def test_outputs_without_a_type():
     """Names of values added to the outputs to look at them, which ONNX Runtime takes."""
     nodes = [node("Relu", ["x"], ["r"]), node("Cast", ["r"], ["y"], to=6)]
