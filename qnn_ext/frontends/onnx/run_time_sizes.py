@@ -100,7 +100,7 @@ def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
     if name in ("Squeeze", "Unsqueeze", "Reshape") and data.size == 1:
         rank = {"Squeeze": 0, "Unsqueeze": data.ndim + 1, "Reshape": 1}[name]
         return data.reshape((1,) * rank)
-    if name in _REDUCTIONS and data.ndim == 1 and data.size:
+    if name in _REDUCTIONS and data.ndim == 1 and data.size and not node.attribute("noop_with_empty_axes", 0):
         reduced = build.objects(reduce(partial(_REDUCTIONS[name], sizes), data.tolist()))
         return reduced.reshape((1,) * int(node.attribute("keepdims", 1)))
     if name == "Equal" and all(isinstance(one, Size) or one < 0 for one in inputs[1].reshape(-1)):

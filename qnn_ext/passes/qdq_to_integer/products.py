@@ -53,8 +53,9 @@ def _scales_in_weight(x: Quantized, w: Quantized, groups: int) -> tuple[Quantize
         return x, w
     if x.constants is None or w.constants is None or (w.vectors and w.channel_axis != 0):
         return x, w
-    of_outputs = np.repeat(x.constants[0].astype(np.float32).reshape(-1), w.shape[0] // groups)
-    scale = np.broadcast_to(of_outputs * _scalar_or_vector(w.constants[0]), w.shape[:1])
+    of_outputs = np.repeat(np.broadcast_to(_scalar_or_vector(x.constants[0]), groups), w.shape[0] // groups)
+    with np.errstate(over="ignore", under="ignore"):  # which is refused then
+        scale = of_outputs * _scalar_or_vector(w.constants[0])
     one = Quantized(x.data, constant(np.float32(1)), constant(np.int32(x.one_zero_point)))
     return one, Quantized(w.data, constant(scale), w.zero_point, 0)
 

@@ -63,6 +63,14 @@ def quantized_channels(g: Graph, x, zero_points, dtype="uint8"):
     return g.emit(qnn.dequantize(q, scales, zeros, axis=1))
 
 
+def one_scale_and_zero_points(g: Graph, x):
+    """Zero points in a vector, all of them equal, and one scale."""
+    scale, zeros = constant(np.float32(0.03)), constant(np.full(6, 3, np.int32))
+    q = g.emit(qnn.quantize(x, scale, zeros, axis=1, out_dtype="uint8", reciprocal=True))
+    y = R.nn.conv2d(g.emit(qnn.dequantize(q, scale, zeros, axis=1)), weight_of(g, (12, 1, 3, 3), 0), groups=6)
+    return g.q(g.emit(y), *OUT["uint8"], "uint8", True)
+
+
 def scales_of_channels(source, shape, axis=0, dtype="uint8", zero_points=0, groups=6, **geometry) -> Case:
     """A convolution of channels that have scales of their own, as NNCF quantizes depthwise ones."""
 
@@ -135,6 +143,7 @@ CASES: dict[str, Case] = {
     "conv2d-depthwise": convolution(IMAGE, (6, 1, 3, 3), groups=6, padding=(1, 1)),
     "depthwise-scales": scales_of_channels(IMAGE, (6, 1, 3, 3), padding=(1, 1)),
     "depthwise-scales-twice": scales_of_channels(IMAGE, (12, 1, 3, 3), axis=None, zero_points=7, strides=(2, 2)),
+    "depthwise-zero-points": (one_scale_and_zero_points, [IMAGE]),
     "depthwise-scales-1d": scales_of_channels(LINE, (6, 1, 3), dtype="int8", zero_points=-3, padding=1),
     "depthwise-scales-3d": scales_of_channels(VOLUME, (6, 1, 2, 3, 3), dtype="int8"),
     "conv2d-groups": convolution(IMAGE, (8, 3, 3, 3), groups=2),
