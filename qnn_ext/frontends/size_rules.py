@@ -352,7 +352,7 @@ def _concat(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     counted = [sizes.of(field).get(joined) for field in fields]
     if not any(counted):
         return call, rest
-    found = reduce(
+    found: Any = reduce(
         sizes.plus, [length if size is None else size for length, size in zip(lengths, counted, strict=True)]
     )
     if not any(counted[:-1]):
