@@ -14,6 +14,7 @@ from .base import constant, constant_value, module_of
 from .cost import is_quick
 from .evaluate import interpret
 
+_LONGEST_CHAIN = 256  # calls on the way from constants to a value
 _SMALL_RESULT = 2**22  # elements that folding may create from small operands
 
 
@@ -31,6 +32,47 @@ def folded(call: relax.Call) -> relax.Expr | None:
     with np.errstate(all="ignore"):  # the model's own arithmetic: an infinity may well be intended
         (result,) = interpret(mod, [])
     return constant(result)
+
+
+def known_value(builder: relax.BlockBuilder, expr: Any) -> np.ndarray | None:
+    """The value of an expression that depends on constants alone, through whatever computes it: as shapes whose
+    arithmetic a quantizer has quantized. None if it depends on an input, or what computes it is long or costly."""
+    bindings: dict[Any, relax.Call] = {}
+    pending = [expr]
+    while pending:
+        one = pending.pop()
+        if one in bindings or constant_value(one) is not None:
+            continue
+        call = builder.lookup_binding(one) if isinstance(one, relax.Var) else None
+        if not isinstance(call, relax.Call) or len(bindings) == _LONGEST_CHAIN:
+            return None
+        bindings[one] = call
+        pending += leaves(call)
+    known: dict[Any, relax.Expr] = {}
+    order = [expr]
+    while order:
+        one = order[-1]
+        if one not in bindings or one in known:
+            order.pop()
+            continue
+        missing = [leaf for leaf in leaves(bindings[one]) if leaf in bindings and leaf not in known]
+        if missing:
+            order += missing
+            continue
+        found = folded(_with_known(bindings[one], known))
+        if found is None:
+            return None
+        known[one] = found
+    return constant_value(known.get(expr, expr))
+
+
+def _with_known(call: relax.Call, known: dict[Any, relax.Expr]) -> relax.Call:
+    def replaced(arg: Any) -> Any:
+        if isinstance(arg, relax.Tuple):
+            return relax.Tuple([replaced(field) for field in arg.fields])
+        return known.get(arg, arg) if isinstance(arg, relax.Var) else arg
+
+    return relax.Call(call.op, [replaced(arg) for arg in call.args], call.attrs, call.ty_args)
 
 
 def leaves(call: relax.Call) -> list[Any]:

@@ -207,7 +207,9 @@ def _strided_slice(call: relax.Call, data: np.ndarray, axes: Any, begin: Any, en
     return data[tuple(window)].reshape(shape_of(call))
 
 
-def _split(call: relax.Call, data: np.ndarray) -> tuple[np.ndarray, ...]:
+def _split(call: relax.Call, data: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
+    if isinstance(call.ty, relax.TensorType):  # a single part, which TVM leaves without a tuple
+        return data
     parts = call.attrs.indices_or_sections
     axis = int(call.attrs.axis)
     if isinstance(parts, tirx.IntImm):  # equal parts, except for the last

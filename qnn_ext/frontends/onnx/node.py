@@ -9,7 +9,7 @@ from tvm import relax
 
 from ...module import FloatNote
 from ...op.base import constant, constant_value, shape_of
-from ...op.folding import folded
+from ...op.folding import known_value
 from ..assembly import Conversion
 from ..bound import not_constant
 from .assembly import OnnxAssembly
@@ -96,18 +96,10 @@ class Node(Conversion):
 
     def constant(self, index: int) -> np.ndarray:
         """The input's value, which must be known at import, quantized or not. Raises UnsupportedOperatorError."""
-        value = constant_value(self.input(index))
-        if value is None:
-            value = self._dequantized_constant(index)
+        value = known_value(self.assembly.builder, self.input(index))
         if value is None:
             raise self.unsupported(not_constant(index, self.input_name(index)))
         return value
-
-    def _dequantized_constant(self, index: int) -> np.ndarray | None:
-        """What DequantizeLinear makes of a constant, which weights stay without."""
-        call = self.assembly.builder.lookup_binding(self.input(index))
-        found = folded(call) if isinstance(call, relax.Call) else None
-        return None if found is None else constant_value(found)
 
     def integers(self, index: int) -> list[int]:
         """A constant input of integers, flat. Raises ModelFormatError when it holds anything else."""

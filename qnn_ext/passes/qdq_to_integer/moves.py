@@ -162,6 +162,8 @@ def _split(call: relax.Call, context: Context) -> Any:
     if axis is not None and axes.divided(call, axis) is None:
         return context.refuse(TORN)
     parts = context.emit(with_data(call, tensor.data))
+    if isinstance(parts.ty, relax.TensorType):  # a single part
+        return tensor.moved(parts, axis)
     return [tensor.moved(context.emit(relax.TupleGetItem(parts, i)), axis) for i in range(len(parts.ty.fields))]
 
 

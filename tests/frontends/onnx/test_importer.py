@@ -183,6 +183,27 @@ def test_what_must_be_known_at_import_says_what_to_do(operator, inputs):
     assert len(from_onnx(proto, constants=bound).outputs) == 2
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+def test_a_split_into_one_part(quantized, rng):
+    """As torch.onnx.export writes `where` of a vector."""
+    nodes = [node("Split", ["d" if quantized else "x", "n"], ["p"], axis=1), node("Squeeze", ["p", "one"], ["v"])]
+    if quantized:
+        pairs = [("x", "q", "d"), ("v", "r", "y")]
+        around = [
+            [node("QuantizeLinear", [a, "s", "z"], [b]), node("DequantizeLinear", [b, "s", "z"], [c])]
+            for a, b, c in pairs
+        ]
+        nodes = [*around[0], *nodes, *around[1]]
+    else:
+        nodes.append(node("Neg", ["v"], ["y"]))
+    constants = {"n": np.int64([1]), "one": np.int64([1]), "s": np.float32(0.25), "z": np.uint8(128)}
+    proto = model(nodes, [value("x", (4, 1))], [value("y", None)], constants)
+    feed = {"x": rng.standard_normal((4, 1)).astype(np.float32)}
+    module = from_onnx(proto)
+    for run in (qnn_ext.Interpreter(module).run, qnn_ext.build(module, num_threads=1).run):
+        np.testing.assert_array_equal(run(feed)["y"], run_ort(proto, feed)[0])
+
+
 def test_outputs_without_a_type():
     """Names of values added to the outputs to look at them, which ONNX Runtime takes."""
     nodes = [node("Relu", ["x"], ["r"]), node("Cast", ["r"], ["y"], to=6)]

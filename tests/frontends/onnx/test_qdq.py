@@ -426,3 +426,34 @@ def test_quantized_inputs_and_outputs_stay_as_declared(rng):
     assert (module.inputs[0].dtype, module.outputs[0].dtype) == ("uint8", "uint8")
     x = rng.integers(0, 255, (3, 4)).astype(np.uint8)
     np.testing.assert_array_equal(both(proto, {"x": x})[0], np.maximum(x, 128))
+
+
+def test_shape_arithmetic_that_is_quantized(rng):
+    """As ONNX Runtime's quantizer leaves a detector that resizes its image, if nothing folded its shapes before."""
+
+    def both_ways(name):
+        return [
+            node("QuantizeLinear", [name, "s", "z"], [f"{name}q"]),
+            node("DequantizeLinear", [f"{name}q", "s", "z"], [f"{name}d"]),
+        ]
+
+    nodes = [
+        node("Shape", ["x"], ["whole"]),
+        node("Slice", ["whole", "two", "four", "zero"], ["size"]),
+        node("Cast", ["size"], ["real"], to=1),
+        node("Mul", ["real", "ratio"], ["wide"]),
+        *both_ways("wide"),
+        node("Floor", ["wided"], ["floor"]),
+        *both_ways("floor"),
+        node("Cast", ["floord"], ["new"], to=7),
+        node("Slice", ["whole", "zero", "two", "zero"], ["outer"]),
+        node("Concat", ["outer", "new"], ["sizes"], axis=0),
+        node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest", nearest_mode="floor"),
+    ]
+    constants = {"s": np.float32(0.5), "z": np.uint8(0), "ratio": np.float32(1.6)}
+    constants |= {name: np.int64([number]) for name, number in (("zero", 0), ("two", 2), ("four", 4))}
+    x = rng.standard_normal((1, 2, 7, 10)).astype(np.float32)
+    proto = model(nodes, [value("x", x.shape)], [value("y", None)], constants, opset=18)
+    (found,), (wanted,) = both(proto, {"x": x}), run_ort(proto, {"x": x})
+    assert found.shape == (1, 2, 11, 16)
+    np.testing.assert_array_equal(found, wanted)
