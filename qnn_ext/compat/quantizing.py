@@ -172,7 +172,11 @@ class Calibrated(IRModule):
 
 def _stage_settings(stage: str) -> Settings:
     settings = _settings()
-    whole = [name for name in ("smooth", "bias_correction", "equalize", "dynamic") if getattr(settings, name)]
+    whole = [
+        name
+        for name in ("smooth", "bias_correction", "equalize", "dynamic")
+        if getattr(settings, name) not in (None, False, "auto")
+    ]
     if settings.weight_rounding != "nearest":
         whole.append("weight_rounding")
     if whole:

@@ -8,9 +8,12 @@ from functools import partial
 from typing import Any
 from warnings import warn
 
+import numpy as np
+
 from ..compiling.build import compile_module
 from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
+from . import choose
 from .alternatives import Alternatives, Table
 from .annotate import Site, sites
 from .calibrators import CALIBRATORS, Auto, Calibrator, OutputError, Settings, make_calibrator
@@ -58,6 +61,20 @@ def calibrate(
             choice = choose_alternative(measurable(annotated), again, reading, dataset, config)
             ranges = Alternatives(auto, ranges, found)[choice]
     return CalibrationTable(ranges)
+
+
+def usual_errors(annotated: QnnModule, data: list[list[np.ndarray]], config: QConfig) -> np.ndarray | None:
+    """The errors of `choose.usual_errors`; None where "auto" does not choose the range of each activation."""
+    found = sites(annotated)
+    fixed = {site.name: _fixed_range(site, config) for site in found}
+    unknown = [site for site in found if site.role != "weight"]
+    assigned = _assign(unknown, config, batch_size_of(annotated.inputs), True)
+    chosen = all(fixed[site.name] is None and isinstance(assigned[site.name], Auto) for site in unknown)
+    if not unknown or not chosen or annotated.states:
+        return None
+    ranges = {name: value or Range(0.0, 0.0) for name, value in fixed.items()}
+    again = partial(_recalibrated, annotated, found, ranges, assigned)
+    return choose.usual_errors(measurable(annotated), again, list(assigned), data, config)
 
 
 def _recalibrated(

@@ -117,7 +117,7 @@ def choose_alternative(
     if not observed_sites(annotated.ir):
         return USUAL
     data = [list(batch) for batch in itertools.islice(batches(dataset, annotated.inputs), _most(annotated))]
-    folds = [list(enumerate(data))[start::_FOLDS] for start in range(min(_FOLDS, len(data)))]
+    folds = _dealt(data)
     others = recalibrated(folds)
     outputs = _Outputs(annotated, others[0][USUAL], sites, data, config)
     errors: dict[Choice, np.ndarray] = {}
@@ -131,11 +131,32 @@ def choose_alternative(
                 parts = ((fold, tables[choice]) for fold, tables in zip(folds, others, strict=True))
                 errors[choice] = outputs.errors(parts, errors.get(USUAL, np.full(len(folds), np.inf)))
     rivals = [errors[choice] for choice in (USUAL, SEEN)[: 1 if len(data) >= _ENOUGH else 2] if choice in errors]
-    better = [choice for choice, found in errors.items() if all(_better(found, other) for other in rivals)]
+    better = [choice for choice, found in errors.items() if all(is_better(found, other) for other in rivals)]
     return min(better, key=lambda choice: float(errors[choice].sum()), default=USUAL)
 
 
-def _better(errors: np.ndarray, others: np.ndarray) -> bool:
+def usual_errors(
+    annotated: QnnModule,
+    recalibrated: Callable[[Sequence[Fold]], Sequence[Alternatives]],
+    sites: Collection[str],
+    data: list[list[np.ndarray]],
+    config: QConfig,
+) -> np.ndarray:
+    """Σ (x − y)² / Σ x² of the worst output for each of four folds, with the ranges that USUAL finds from the others;
+    arguments as of `choose_alternative`."""
+    folds = _dealt(data)
+    tables = [found[USUAL] for found in recalibrated(folds)]
+    outputs = _Outputs(annotated, tables[0], sites, data, config)
+    with warnings.catch_warnings(), np.errstate(invalid="ignore"):
+        warnings.simplefilter("ignore", QuantizationWarning)
+        return outputs.errors(zip(folds, tables, strict=True), np.full(len(folds), np.inf))
+
+
+def _dealt(data: Sequence[list[np.ndarray]]) -> list[Fold]:
+    return [list(enumerate(data))[start::_FOLDS] for start in range(min(_FOLDS, len(data)))]
+
+
+def is_better(errors: np.ndarray, others: np.ndarray) -> bool:
     """Whether errors on the same folds are smaller by more than twice their standard error."""
     if not (np.isfinite(errors).all() and np.isfinite(others).all()):
         return bool(np.isfinite(errors).all()) and not np.isfinite(others).all()

@@ -105,10 +105,12 @@ class QConfig:
     embeddings:      whether matrices that rows are taken from become integers in groups as well
     weight_rounding: "nearest"; "gptq" or "adaround" choose the integers that keep each layer's results on the data
     bias_correction: whether biases compensate the mean error of quantized weights
-    equalize:        cross-layer equalization before ranges are taken
+    equalize:        cross-layer equalization before ranges are taken. "auto", with calibrate_mode "auto": if that keeps
+                     the model's outputs clearly better (see `rescale`)
     smooth:          SmoothQuant's α, above 0 and below 1: how much of the outliers of activations behind normalizations
                      moves into the weights that read them; "awq", for weights in groups: channels whose activations are
-                     large get finer weights, as much as keeps the layers' results on the data best; None: nothing moves
+                     large get finer weights, as much as keeps the layers' results on the data best; None: nothing
+                     moves; "auto": 0.5 if that is clearly better, as for `equalize`
     dynamic:         quantize activations at run time with the actual range of each tensor: needs no data
     target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
     float_functions: functions that stay float between integer products: "softmax", "layer_norm" (with what normalizes
@@ -153,8 +155,8 @@ class QConfig:
     embeddings: bool = False
     weight_rounding: str = "nearest"
     bias_correction: bool = False
-    equalize: bool = False
-    smooth: float | str | None = None
+    equalize: bool | str = "auto"
+    smooth: float | str | None = "auto"
     dynamic: bool = False
     target: Any = None
     float_functions: Sequence[str] = FLOAT_FUNCTIONS

@@ -36,6 +36,7 @@ from .dataset import Batches, batches
 from .engines import engine_of, shared_engines
 from .judge import Goal, Judge, Metric
 from .readers import OwnReaders, with_own_readers
+from .rescale import settled
 from .scales import groups_of
 from .search import (
     BETTER,
@@ -50,7 +51,7 @@ from .search import (
     shown,
 )
 from .smooth import smoothed_groups
-from .stages import Stages, float_module, stages
+from .stages import Stages, float_module, folded, stages
 from .switchable import Observed, observations
 from .tentative import tentative
 from .trials import Trial
@@ -144,7 +145,9 @@ def control_accuracy(
             found = GroupSearch(module, data, judge, few, work, show, config).run()
         else:
             assert data is not None, "checked above"
-            found = _Search(module, data, judge, few, work, show, config, keep).run()
+            show("rescaled channels")
+            better = settled(folded(module, config, data), config, data)
+            found = _Search(module, data, judge, few, work, show, better, keep, config).run()
     chosen = found.report.chosen
     if chosen is not None and chosen.share < GOOD_SHARE:
         size = "weights in float" if config.grouped else "multiply-accumulates in more than 8 bits"
@@ -375,9 +378,11 @@ class _Search(Search):
         show: Callable[[str], None],
         config: QConfig,
         keep: str,
+        given: QConfig,
     ) -> None:
+        """given: the configuration before "auto" was settled"""
         super().__init__(module, data, judge, few, work, show, config)
-        self._data, self._keep = data, keep
+        self._data, self._keep, self._given = data, keep, given
 
     def run(self) -> Controlled:
         """Raises AccuracyError if nothing is accurate enough."""
@@ -411,11 +416,11 @@ class _Search(Search):
         trial = self._trial(best, _State())
         yield trial, best
         for name, values in _SETTINGS:
-            if getattr(self.config, name) != getattr(default, name):
+            if getattr(self._given, name) != getattr(default, name):
                 continue
             base = best
             for value in values:
-                if not self._applies(base, name):
+                if getattr(base.config, name) == value or not self._applies(base, name):
                     continue
                 setting = self._setting(named(base.name, name, value), replace(base.config, **{name: value}))
                 found = self._trial(setting, _State())

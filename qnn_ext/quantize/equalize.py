@@ -28,9 +28,14 @@ def equalize(module: QnnModule) -> QnnModule:
 
     In exact arithmetic the function is the same; in float32, up to rounding.
     """
+    return scaled(module, equalizing_factors(module))
+
+
+def equalizing_factors(module: QnnModule) -> list[tuple[Group, np.ndarray]]:
+    """The groups that `equalize` scales, each with its s."""
     function = module.ir["main"]
     groups = [group for group in groups_of(function) if is_between_products(group)]
-    return scaled(module, list(zip(groups, _sweep(groups, weights_by_position(function)), strict=True)))
+    return list(zip(groups, _sweep(groups, weights_by_position(function)), strict=True))
 
 
 def is_between_products(group: Group) -> bool:

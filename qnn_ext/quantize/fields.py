@@ -133,10 +133,10 @@ RULES: dict[str, tuple[Check, str]] = {
     "quantization_formula": _one_of("google", "cambricon"),
     "weight_rounding": _one_of("nearest", "gptq", "adaround"),
     "bias_correction": _FLAG,
-    "equalize": _FLAG,
+    "equalize": (lambda value: isinstance(value, bool) or value == "auto", "True, False or 'auto'"),
     "smooth": (
-        lambda value: value is None or value == "awq" or (_number(value) and 0 < value < 1),
-        "None or a number between 0 and 1, or 'awq'",
+        lambda value: value is None or value in ("auto", "awq") or (_number(value) and 0 < value < 1),
+        "None or a number between 0 and 1, or 'auto' or 'awq'",
     ),
     "dynamic": _FLAG,
     "float_functions": (

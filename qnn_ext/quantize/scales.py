@@ -243,6 +243,8 @@ def scaled(module: QnnModule, factors: Sequence[tuple[Group, np.ndarray]]) -> Qn
 
     In exact arithmetic the function is the same; in float32, up to rounding.
     """
+    if not factors:
+        return module
     function = module.ir["main"]
     weights = weights_by_position(function)
     constants: dict[tuple[int, int], np.ndarray] = {}

@@ -28,15 +28,20 @@ def smooth(module: QnnModule, dataset: Any, alpha: float = 0.5) -> QnnModule:
     In exact arithmetic the function is the same; in float32, up to rounding. Raises QuantizationError for a data set
     that is empty or does not fit.
     """
+    return scaled(module, smoothing_factors(module, dataset, alpha))
+
+
+def smoothing_factors(module: QnnModule, dataset: Any, alpha: float) -> list[tuple[Group, np.ndarray]]:
+    """The groups that `smooth` scales, each with its s."""
     groups = smoothed_groups(module)
     if not groups:
-        return module
+        return []
     weights = weights_by_position(module.ir["main"])
     factors = []
     for group, largest in zip(groups, _largest(module, groups, dataset), strict=True):
         read = np.max([weights[index].input_ranges() for index in group.consumers], axis=0)
         factors.append((group, smoothing_scales(largest, read, alpha)))
-    return scaled(module, factors)
+    return factors
 
 
 def smoothed_groups(module: QnnModule) -> list[Group]:

@@ -24,11 +24,13 @@ from .calibrate import calibrate
 from .config import QConfig, plain_operator, resolve_config
 from .dataset import Batches, batches
 from .dynamic import dynamic
+from .engines import shared_engines
 from .equalize import equalize
 from .fold import fold
 from .grouped import quantize_groups
 from .learned import round_weights
 from .realize import simulate, to_integers
+from .rescale import Scales, found_scales, rescaled, settled
 from .smooth import smooth
 from .table import CalibrationTable, fingerprint
 
@@ -81,6 +83,7 @@ def stages(
     module = float_module(mod, params)
     # even what can be read only once is read twice
     dataset = None if dataset is None else batches(dataset, module.inputs)
+    table = _loaded(table)
     modules = {"fold": folded(module, config, dataset)}
     if config.grouped:
         modules["realize"] = quantize_groups(modules["fold"], config, dataset)
@@ -88,8 +91,11 @@ def stages(
     if config.dynamic:
         modules["realize"] = dynamic(modules["fold"], config)
         return Stages(modules, CalibrationTable())
-    annotated = modules["annotate"] = annotate(modules["fold"], config)
-    ranges = _ranges(module, annotated, dataset, config, table, progress)
+    with shared_engines():
+        scales = _scales(modules["fold"], config, dataset) if table is None else table.scales
+        modules["fold"] = rescaled(modules["fold"], scales)
+        annotated = modules["annotate"] = annotate(modules["fold"], config)
+        ranges = replace(_ranges(module, annotated, dataset, config, table, progress), scales=scales)
     exact = annotated
     if config.weight_rounding != "nearest":
         annotated = round_weights(annotated, ranges, _needed(dataset, "weight_rounding"), config)
@@ -102,12 +108,17 @@ def stages(
     return Stages(modules, ranges)
 
 
+def _scales(plain: QnnModule, config: QConfig, data: Batches | None) -> Scales:
+    """What "auto" rescales."""
+    return found_scales(plain, config, settled(plain, config, data), data)
+
+
 def folded(module: QnnModule, config: QConfig, data: Batches | None) -> QnnModule:
-    """The stage "fold" of a float module."""
+    """The stage "fold" of a float module, without what is "auto"."""
     found = fold(module, config)
-    if config.equalize:
+    if config.equalize is True:
         found = equalize(found)
-    if config.smooth is not None and config.smooth != "awq":
+    if config.smooth is not None and not isinstance(config.smooth, str):
         found = smooth(found, _needed(data, "smooth"), float(config.smooth))
     return found
 
@@ -131,17 +142,26 @@ def _check_operators(config: QConfig) -> None:
 
 
 def _ranges(
-    module: QnnModule, annotated: QnnModule, dataset: Any, config: QConfig, table: TableLike | None, progress: bool
+    module: QnnModule,
+    annotated: QnnModule,
+    dataset: Any,
+    config: QConfig,
+    table: CalibrationTable | None,
+    progress: bool,
 ) -> CalibrationTable:
     """The given table, checked, or the one that calibration finds."""
     model = fingerprint(module)
     if table is None:
         return replace(calibrate(annotated, dataset, config, progress), model=model)
-    if isinstance(table, (str, os.PathLike)):
-        table = CalibrationTable.load(table)
-    if not isinstance(table, CalibrationTable):
-        raise QuantizationError(f"a table must be a CalibrationTable or the path of one, found {type(table).__name__}")
     table.check([site.name for site in sites(annotated)], model)
+    return table
+
+
+def _loaded(table: TableLike | None) -> CalibrationTable | None:
+    if isinstance(table, (str, os.PathLike)):
+        return CalibrationTable.load(table)
+    if table is not None and not isinstance(table, CalibrationTable):
+        raise QuantizationError(f"a table must be a CalibrationTable or the path of one, found {type(table).__name__}")
     return table
 
 

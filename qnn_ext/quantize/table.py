@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,10 +28,13 @@ class CalibrationTable(Mapping[str, Range]):
 
     ranges: vectors for a weight with per-channel scales, numbers for everything else
     model:  `fingerprint` of the float model that it was made for, "" for any
+    scales: what channels are divided by before, where `equalize` and `smooth` are "auto": number of a group of tensors
+            (see `scales.groups_of`) → factors
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     model: str = ""
+    scales: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     def __getitem__(self, site: str) -> Range:
         return self.ranges[site]
@@ -69,7 +72,9 @@ class CalibrationTable(Mapping[str, Range]):
 
     def save(self, path: str | os.PathLike) -> None:
         """Write the table as JSON, one line per site, sorted. Raises QuantizationError if it cannot be written."""
-        header = {"format": FORMAT, "version": VERSION, "model": self.model}
+        header: dict[str, Any] = {"format": FORMAT, "version": VERSION, "model": self.model}
+        if self.scales:
+            header["scales"] = {str(number): list(factors) for number, factors in self.scales.items()}
         lines = [f"  {_dumps(site)}: {_dumps(_to_json(self.ranges[site]))}" for site in sorted(self.ranges)]
         fields = [f" {_dumps(key)}: {_dumps(value)}" for key, value in header.items()]
         content = ",\n".join([*fields, ' "ranges": {\n' + ",\n".join(lines) + "\n }"])
@@ -92,7 +97,8 @@ class CalibrationTable(Mapping[str, Range]):
         ranges, model = content.get("ranges"), content.get("model", "")
         if not isinstance(ranges, dict) or not isinstance(model, str):
             raise QuantizationError(f'{path}: "ranges" must map sites to ranges, and "model" must be a string')
-        return cls({site: _from_json(value, f"{path}: {site}") for site, value in ranges.items()}, model)
+        scales = _scales_from_json(content.get("scales", {}), f"{path}")
+        return cls({site: _from_json(value, f"{path}: {site}") for site, value in ranges.items()}, model, scales)
 
 
 def _dumps(value: Any) -> str:
@@ -119,6 +125,16 @@ def _from_json(value: Any, where: str) -> Range:
         return Range(value["low"], value["high"], method, extra)
     except QuantizationError as error:
         raise QuantizationError(f"{where}: {error}") from None
+
+
+def _scales_from_json(value: Any, where: str) -> dict[int, list[float]]:
+    def right(number: str, factors: Any) -> bool:
+        numbers = isinstance(factors, list) and all(type(factor) in (int, float) for factor in factors)
+        return number.isdecimal() and numbers and all(0 < factor < float("inf") for factor in factors)
+
+    if not isinstance(value, dict) or not all(right(number, factors) for number, factors in value.items()):
+        raise QuantizationError(f'{where}: "scales" must map numbers of groups to lists of positive factors')
+    return {int(number): [float(factor) for factor in factors] for number, factors in value.items()}
 
 
 def _listed(sites: list[str]) -> str:

@@ -1,0 +1,123 @@
+"""equalize and smooth "auto": used where they gain, kept in the table, left alone where the user chose the ranges."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from qnn_ext.errors import QuantizationError
+from qnn_ext.interpreter import Interpreter
+from qnn_ext.op.base import constant
+from qnn_ext.quantize import CalibrationTable, QConfig, control_accuracy, quantize, stages
+from qnn_ext.quantize.analysis import fidelity
+from qnn_ext.quantize.rescale import rescaled
+
+from .networks import float_module
+
+RNG = np.random.default_rng(17)
+CHANNELS = 24
+SPREAD = np.exp(RNG.normal(size=CHANNELS) * 1.5)
+DATA = RNG.normal(size=(12, 3, 8, 8)).astype(np.float32)
+NEITHER = QConfig(equalize=False, smooth=None)
+
+
+def depthwise(spread):
+    """conv → relu → depthwise → relu → conv, whose channels in between have these scales."""
+    first, middle, last = (
+        RNG.normal(size=shape) for shape in ((CHANNELS, 3, 3, 3), (CHANNELS, 1, 3, 3), (5, CHANNELS, 1, 1))
+    )
+
+    def body(emit, x):
+        column = spread.reshape(-1, 1, 1, 1)
+        weights = [constant(w.astype(np.float32)) for w in (first * column, middle, last / spread.reshape(1, -1, 1, 1))]
+        y = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, weights[0], padding=1))))
+        y = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(y, weights[1], padding=1, groups=CHANNELS))))
+        return emit(relax.op.nn.conv2d(y, weights[2]))
+
+    return float_module((1, 3, 8, 8), body)
+
+
+def normalized(spread):
+    """A layer normalization with these factors, and a matrix product that undoes them."""
+    weight = (RNG.normal(size=(CHANNELS, 6)) / spread[:, None]).astype(np.float32)
+
+    def body(emit, x):
+        y = emit(relax.op.reshape(x, (1, 192)))
+        y = emit(relax.op.matmul(y, constant(RNG.normal(size=(192, CHANNELS)).astype(np.float32))))
+        factors = constant(spread.astype(np.float32)), constant(np.zeros(CHANNELS, np.float32))
+        y = emit(relax.op.nn.layer_norm(y, *factors, axes=[-1]))
+        return emit(relax.op.matmul(y, constant(weight)))
+
+    return float_module((1, 3, 8, 8), body)
+
+
+def run(module):
+    interpreter = Interpreter(module)
+    return np.concatenate([interpreter(x[None]) for x in DATA])
+
+
+def sqnr(module, integers):
+    return fidelity(run(module), run(integers)).sqnr
+
+
+@pytest.mark.parametrize("network", [depthwise, normalized])
+def test_channels_that_differ_are_rescaled(network, tmp_path):
+    module = network(SPREAD)
+    done = stages(module, dataset=DATA)
+    assert sqnr(module, done.result) > sqnr(module, quantize(module, dataset=DATA, config=NEITHER)) + 3
+    np.testing.assert_allclose(run(done["fold"]), run(module), rtol=1e-3, atol=1e-4)
+    assert done.table.scales
+    done.table.save(tmp_path / "table.json")
+    again = quantize(module, table=tmp_path / "table.json")  # without data
+    np.testing.assert_array_equal(run(again), run(done.result))
+
+
+def test_equal_channels_stay():
+    module = depthwise(np.ones(CHANNELS))
+    done = stages(module, dataset=DATA)
+    assert done.table == stages(module, dataset=DATA, config=NEITHER).table and not done.table.scales
+
+
+@pytest.mark.parametrize(
+    "config",
+    [QConfig(calibrate_mode="minmax"), QConfig(overrides={"*": {"range": (-9.0, 9.0)}})],
+    ids=["mode", "range"],
+)
+def test_ranges_of_the_user_are_of_tensors_as_they_are(config):
+    module = depthwise(SPREAD)
+    assert not stages(module, dataset=DATA, config=config).table.scales
+
+
+def test_a_single_batch_and_a_constant_one():
+    module = depthwise(SPREAD)
+    assert stages(module, dataset=DATA[:1]).table.scales
+    assert not stages(module, dataset=np.zeros_like(DATA)).table.scales
+
+
+def test_a_search_begins_with_them():
+    module = depthwise(SPREAD)
+    plain = sqnr(module, quantize(module, dataset=DATA, config=NEITHER))
+    found = control_accuracy(module, dataset=DATA, min_sqnr=plain + 3)
+    assert found.config.equalize is True and found.config.smooth is None
+    assert found.report.chosen.setting == "as configured" and found.report.chosen.share == 1
+
+
+@pytest.mark.parametrize("scales", [{99: [1.0]}, {0: [1.0, 2.0]}], ids=["group", "channels"])
+def test_scales_of_another_model_are_refused(scales):
+    module = depthwise(SPREAD)
+    table = stages(module, dataset=DATA).table
+    with pytest.raises(QuantizationError, match="scales of the calibration table do not fit"):
+        quantize(module, table=replace(table, scales=scales))
+    with pytest.raises(QuantizationError, match="do not fit"):
+        rescaled(module, scales)
+
+
+@pytest.mark.parametrize("bad", ["[1]", '{"a": [1]}', '{"0": 1}', '{"0": [0]}', '{"0": [true]}', '{"0": [Infinity]}'])
+def test_tables_with_damaged_scales_are_refused(bad, tmp_path):
+    path = tmp_path / "table.json"
+    path.write_text(
+        f'{{"format": "qnn_ext calibration table", "version": 1, "model": "", "scales": {bad}, "ranges": {{}}}}'
+    )
+    with pytest.raises(QuantizationError, match='"scales" must map'):
+        CalibrationTable.load(path)
