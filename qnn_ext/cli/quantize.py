@@ -252,7 +252,8 @@ def quantize(
         about = build_report(engine, done.result, analysis_data(analysis, config), name=model.name)
         write_page(report / "page.html", [about], model.name)
         written.append(report / "page.html")
-    shown = [str(warning.message) for warning in caught if issubclass(warning.category, QuantizationWarning)]
+    about_ranges = (str(warning.message) for warning in caught if issubclass(warning.category, QuantizationWarning))
+    shown = list(dict.fromkeys(about_ranges))
     summary = {
         "model": str(model),
         "output": str(output),

@@ -207,10 +207,12 @@ def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
     if array.dtype != spec.dtype:
         array = _converted(array, spec, where)
     if array.dtype.kind == "f":
-        wrong = np.size(array) - np.count_nonzero(np.isfinite(array))
-        if wrong:
+        finite = np.isfinite(array)
+        if not finite.all():
+            wrong, first = array.size - np.count_nonzero(finite), np.argwhere(~finite)[0].tolist()
             raise QuantizationError(
-                f"{where} holds {wrong} values that are NaN or infinite, which cannot be quantized: clean the data"
+                f"{where} holds {wrong} values that are NaN or infinite, which cannot be quantized, the first at "
+                f"{first}: clean the data"
             )
     return array
 

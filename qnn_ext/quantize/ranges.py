@@ -36,7 +36,7 @@ class Range:
 
     def __post_init__(self) -> None:
         try:
-            low, high = (np.asarray(value, np.float64) for value in (self.low, self.high))
+            low, high = (np.asarray(np.asarray(value, np.float64) + 0.0) for value in (self.low, self.high))  # no -0
         except (TypeError, ValueError, OverflowError):
             raise QuantizationError(
                 f"the bounds of a range must be numbers, found {self.low!r} … {self.high!r}"

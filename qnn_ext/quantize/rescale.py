@@ -27,7 +27,7 @@ from .scales import Group, groups_of, scaled
 from .smooth import smoothing_factors
 
 _ALPHA = 0.5
-_BATCHES = 32  # that outputs are compared on
+_BATCHES = 16  # that outputs are compared on: what is clearly better shows on few
 _CLEARLY = 0.9  # of the other error
 
 Scales = Mapping[int, Sequence[float]]  # number of a group of `groups_of` → the factors of its channels

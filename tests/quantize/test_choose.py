@@ -8,7 +8,7 @@ from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
 from qnn_ext.quantize import QConfig, annotate, calibrate, fold, quantize, realize, simulate
 from qnn_ext.quantize.analysis import fidelity
-from qnn_ext.quantize.choose import _better, choose_ranges
+from qnn_ext.quantize.choose import choose_ranges, is_better
 from qnn_ext.quantize.engines import shared_engines
 from qnn_ext.quantize.ranges import Range
 
@@ -161,4 +161,4 @@ def test_auto_leaves_room_for_data_that_it_has_not_seen():
     ],
 )
 def test_better_by_more_than_chance_makes(errors, others, better):
-    assert _better(np.float64(errors), np.float64(others)) == better
+    assert is_better(np.float64(errors), np.float64(others)) == better
