@@ -30,7 +30,8 @@ Candidate = TypeVar("Candidate")
 
 @dataclass(frozen=True)
 class Controlled:
-    """The result of a search. stages: of quantization with `config`, the one chosen; report: what was tried."""
+    """The result of a search. stages: of quantization with `config`, the one chosen, in which `equalize` and `smooth`
+    are no longer "auto"; report: what was tried."""
 
     stages: Stages
     config: QConfig

@@ -89,6 +89,7 @@ def test_ranges_of_the_user_are_of_tensors_as_they_are(config):
     assert not stages(module, dataset=DATA, config=config).table.scales
 
 
+@pytest.mark.filterwarnings("ignore:.*all values are zero")
 def test_a_single_batch_and_a_constant_one():
     module = depthwise(SPREAD)
     assert stages(module, dataset=DATA[:1]).table.scales
