@@ -90,10 +90,12 @@ def test_ranges_of_the_user_are_of_tensors_as_they_are(config):
 
 
 @pytest.mark.filterwarnings("ignore:.*all values are zero")
-def test_a_single_batch_and_a_constant_one():
+def test_little_data():
     module = depthwise(SPREAD)
     assert stages(module, dataset=DATA[:1]).table.scales
     assert not stages(module, dataset=np.zeros_like(DATA)).table.scales
+    with pytest.raises(QuantizationError, match="data set is empty"):
+        stages(module, dataset=DATA[:0])
 
 
 def test_a_search_begins_with_them():
