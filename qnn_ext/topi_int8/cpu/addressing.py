@@ -86,7 +86,7 @@ class Addressing(ABC):
         return self.workload.batch
 
     @property
-    def pitch(self) -> int:
+    def pixel_size(self) -> int:
         """Values from one pixel to the next of a line that is one run of memory."""
         return self.workload.in_channels
 
@@ -351,25 +351,25 @@ class Rows(Direct):
 
     @property
     def run(self) -> int:
-        return self.workload.kernel[1] * self.pitch
+        return self.workload.kernel[1] * self.pixel_size
 
     @property
-    def pitch(self) -> int:
+    def pixel_size(self) -> int:
         """The channels; in matrices, zeros are behind those of floats."""
         matrices = isinstance(self.instruction, MatrixDot)
-        return in_words(self.workload, super().pitch, self.instruction.depth) if matrices else super().pitch
+        return in_words(self.workload, super().pixel_size, self.instruction.depth) if matrices else super().pixel_size
 
     def ordered(self, weight: np.ndarray) -> np.ndarray:
-        return super().ordered(np.pad(weight, [(0, 0)] * 3 + [(0, self.pitch - self.workload.in_channels)]))
+        return super().ordered(np.pad(weight, [(0, 0)] * 3 + [(0, self.pixel_size - self.workload.in_channels)]))
 
     def tap(self, pixel: tuple[Any, ...], kh: Any, kw: Any, channel: Any) -> tuple[Any, ...]:
         n, y, x = pixel
         workload = self.workload
         row = y * workload.strides[0] + kh * workload.dilation[0]
-        return n, row, x * (workload.strides[1] * self.pitch) + channel
+        return n, row, x * (workload.strides[1] * self.pixel_size) + channel
 
     def stage(self, x: te.Tensor, rows: int, columns: int, pad_value: int) -> te.Tensor:
-        length = (columns - 1) * self.workload.strides[1] * self.pitch + self.taps[2]
+        length = (columns - 1) * self.workload.strides[1] * self.pixel_size + self.taps[2]
         return padded_lines(self, x, self.reach(rows, columns)[0], length, pad_value, "pad")
 
     def copies(self, columns: int, by_strip: bool) -> dict[str, ScheduleCopy]:
@@ -537,15 +537,15 @@ def interleaving(workload: Conv2dWorkload, columns: int, span: int) -> Interleav
 
 def padded_lines(mode: Addressing, x: te.Tensor, bottom: int, length: int, pad_value: int, name: str) -> te.Tensor:
     """(N, bottom, length): the rows of the padded input, each one run of memory."""
-    workload, dtype, pitch = mode.workload, mode.instruction.data_dtype, mode.pitch
+    workload, dtype, size = mode.workload, mode.instruction.data_dtype, mode.pixel_size
     height, width, channels = workload.height, workload.width, workload.in_channels
     top, left = workload.padding[:2]
 
     def line(n, y, j):
-        inside = within(y, top, height, bottom) + within(j, left * pitch, width * pitch, length)
-        inside += [j % pitch < channels] if pitch > channels else []
-        j = j - left * pitch
-        return guarded(inside, x[n, y - top, j // pitch, j % pitch].astype(dtype), pad_value, dtype)
+        inside = within(y, top, height, bottom) + within(j, left * size, width * size, length)
+        inside += [j % size < channels] if size > channels else []
+        j = j - left * size
+        return guarded(inside, x[n, y - top, j // size, j % size].astype(dtype), pad_value, dtype)
 
     return te.compute((workload.batch, bottom, length), line, name=name)
 
@@ -570,7 +570,7 @@ def copy_runs(sch: Schedule, mode: Addressing, stage: SBlockRV) -> None:
     """Schedule a padded line with its padding apart, so that the part copied from the input is one run of memory, or
     pixels one by one if zeros are behind the channels of each."""
     *_, column = sch.get_loops(stage)
-    workload, size = mode.workload, mode.pitch
+    workload, size = mode.workload, mode.pixel_size
     if size > workload.in_channels:
         column, value = sch.split(column, [None, size])
         sch.unroll(value)

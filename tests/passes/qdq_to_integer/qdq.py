@@ -98,7 +98,8 @@ def run_both(function: Callable[..., Any], *inputs: np.ndarray) -> tuple[list[np
 
 
 def agree(outcome: Outcome, share: float = 1e-3, rtol: float = 1e-5) -> None:
-    """Integers differ by 1 at most, where a float sum lies on the wrong side of a tie; floats by rounding errors."""
+    """Integers differ by 1 at most, where a float sum lies on the wrong side of a tie: a share of them, or one; floats
+    by rounding errors."""
     for expected, got in zip(outcome.expected, outcome.got, strict=True):
         assert expected.dtype == got.dtype and expected.shape == got.shape
         if expected.dtype.kind == "f":
@@ -108,7 +109,7 @@ def agree(outcome: Outcome, share: float = 1e-3, rtol: float = 1e-5) -> None:
         else:
             difference = np.abs(expected.astype(np.int64) - got.astype(np.int64))
             assert difference.max(initial=0) <= 1
-            assert (difference > 0).sum() <= share * difference.size
+            assert (difference > 0).sum() <= max(1, share * difference.size)
 
 
 def check(function: Callable[..., Any], *inputs: np.ndarray, compiled: bool = True, **options: Any) -> Outcome:
