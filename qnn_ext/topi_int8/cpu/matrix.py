@@ -80,7 +80,7 @@ class MatrixDot(DotInstruction):
         words = -(-_run(workload, self.depth) // self.depth)
         chain = self._chain(words)
         if words % chain and is_float(workload) and isinstance(workload, Conv2dWorkload):
-            # A row of the window is no whole steps, and no float may be multiplied by zero: pixel by pixel then.
+            # The last step would reach into the next row, and no float may be multiplied by zero: pixel by pixel then.
             chain = self._chain(-(-_group_channels(workload) // self.depth))
         return replace(self, chain=chain)
 
@@ -127,7 +127,7 @@ class MatrixDot(DotInstruction):
         return shape.down * shape.across + sum(self.registers_of(shape))
 
     def holds(self, shape: Shape) -> bool:
-        """Whether there are as many."""
+        """Whether there are enough registers for a tile."""
         return self.used(shape) <= self.registers
 
     def cycles(self, rows: int, columns: int, blocks: int, steps: int, panel_bytes: int) -> float:
