@@ -27,8 +27,7 @@ from qnn_ext.cli.formats import ImportOptions, read_module, recognize
 from qnn_ext.compiling.codegen import generate_code
 from qnn_ext.files.storage import write_text
 from qnn_ext.running.threads import use_tvm_threads
-from qnn_ext.targets.host import check_runnable
-from qnn_ext.targets.names import make_target, required_features, target_architecture
+from qnn_ext.targets.names import check_runs_here, make_target
 from qnn_ext.topi_int8.workload import workload_from, workload_to
 
 WORKLOADS = Path(__file__).with_name("workloads.json")
@@ -163,8 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--save-workloads", type=Path, metavar="FILE", help="only write the workloads of the models")
     options = parser.parse_args(argv)
     use_tvm_threads(1)
-    target = make_target(options.cpu, 1)
-    check_runnable(required_features(target), target_architecture(target))  # which also asks the system for AMX
+    check_runs_here(make_target(options.cpu, 1))
 
     if options.models:
         found = [workload for path in options.models for workload in workloads_of(path, options.cpu)]

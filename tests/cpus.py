@@ -10,8 +10,8 @@ from tvm.target import Target
 
 from qnn_ext import TargetError
 from qnn_ext.targets.architectures import host_architecture
-from qnn_ext.targets.host import check_runnable, missing_features
-from qnn_ext.targets.names import make_target, required_features, target_architecture
+from qnn_ext.targets.host import missing_features
+from qnn_ext.targets.names import check_runs_here, make_target, required_features, target_architecture
 from tests.arm import emulator
 from tests.x86 import emulator as amx
 
@@ -60,7 +60,7 @@ def cpu_target(cpu: str, num_threads: int = 2) -> Target:
     if amx.emulates(target):
         amx.require()
     try:
-        check_runnable(required_features(target), target_architecture(target))
+        check_runs_here(target)
     except TargetError as error:
         pytest.skip(str(error))
     return target

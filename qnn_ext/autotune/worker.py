@@ -18,9 +18,8 @@ from ..compiling.codegen import generate_code
 from ..errors import ArtifactError
 from ..processes.channel import Channel, Closed, to_parent
 from ..targets.backend import threads_of
-from ..targets.host import check_runnable
 from ..targets.linking import export_library
-from ..targets.names import required_features, target_architecture
+from ..targets.names import check_runs_here, target_architecture
 from ..tvm_runtime import set_up
 from .kernel import Product, kernel_of, product
 from .space import Configuration
@@ -80,7 +79,7 @@ def measure(task: Task, paths: Sequence[str], timing: Timing, tracker: Tracker |
     set_up()
     session = _connect(tracker) if tracker else None
     if session is None:
-        check_runnable(required_features(task.target), target_architecture(task.target))
+        check_runs_here(task.target)
     device = session.cpu(0) if session else tvm.cpu()
     find = session.get_function if session else tvm.get_global_func
     find("runtime.config_threadpool")(1, threads_of(task.target.attrs))

@@ -56,21 +56,22 @@ def settled(plain: QnnModule, config: QConfig, data: Batches | None) -> QConfig:
     if not samples:
         return chosen  # calibration says so
     errors: np.ndarray | None = None
+    found: Scales = {}  # of what is chosen
     with shared_engines():
         for field, value in (("equalize", True), ("smooth", _ALPHA)):
             if getattr(config, field) != "auto":
                 continue
             other = replace_fields(chosen, {field: value})
             scales = found_scales(plain, config, other, samples)
-            if scales.keys() == found_scales(plain, config, chosen, samples).keys():
+            if scales.keys() == found.keys():
                 continue  # there is nothing to rescale
             if errors is None:
                 errors = usual_errors(annotate(plain, chosen), samples, chosen)
-            found = usual_errors(annotate(rescaled(plain, scales), other), samples, other)
-            if errors is None or found is None:
+            with_scales = usual_errors(annotate(rescaled(plain, scales), other), samples, other)
+            if errors is None or with_scales is None:
                 return chosen
-            if is_better(found, errors) and found.sum() < _CLEARLY * errors.sum():
-                chosen, errors = other, found
+            if is_better(with_scales, errors) and with_scales.sum() < _CLEARLY * errors.sum():
+                chosen, errors, found = other, with_scales, scales
     return chosen
 
 
@@ -86,8 +87,11 @@ def found_scales(plain: QnnModule, config: QConfig, chosen: QConfig, data: Any) 
 
 
 def _numbered(module: QnnModule, factors: Sequence[tuple[Group, np.ndarray]]) -> dict[int, Sequence[float]]:
-    numbers = {tuple(group.scaled) + tuple(group.producers): i for i, group in enumerate(groups_of(module.ir["main"]))}
-    return {numbers[tuple(group.scaled) + tuple(group.producers)]: scale.tolist() for group, scale in factors}
+    def key(group: Group) -> tuple[Any, ...]:
+        return (*group.scaled, *group.producers)
+
+    numbers = {key(group): number for number, group in enumerate(groups_of(module.ir["main"]))}
+    return {numbers[key(group)]: scale.tolist() for group, scale in factors}
 
 
 def rescaled(module: QnnModule, scales: Scales) -> QnnModule:

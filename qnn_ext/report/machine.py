@@ -20,8 +20,7 @@ from tvm.target import Target
 from ..compiling.codegen import generate_code
 from ..running.threads import on_own_pool, use_tvm_threads
 from ..targets.features import backend_of
-from ..targets.host import check_runnable
-from ..targets.names import make_target, required_features, target_architecture
+from ..targets.names import check_runs_here, make_target
 from ..topi_int8.cpu.dot import DotInstruction
 from ..topi_int8.cpu.fma import instructions_of
 from ..topi_int8.cpu.matrix import MatrixDot, mark_tile
@@ -106,7 +105,7 @@ def dot_products(instruction: DotInstruction, threads: int) -> tuple[Seconds, in
     one cycle.
     """
     target = make_target("native", threads)
-    check_runnable(required_features(target), target_architecture(target))
+    check_runs_here(target)
     if isinstance(instruction, MatrixDot):
         return _matrix_products(instruction, target, threads)
     lanes, depth, span = instruction.lanes, instruction.depth, instruction.span

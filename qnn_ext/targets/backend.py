@@ -112,8 +112,8 @@ class Backend:
     segments:        the same for tables of 16 float32
     byte_lanes:      lengths of explicit vectors where 32-bit values become bytes, best first
     chains:          independent accumulators in a reduction that shares no loads between rows
-    generates:       what LLVM must be told besides a CPU's features, by those with which it must: more features, or
-                     options as of TVM's "cl-opt", "-NAME:TYPE=VALUE"
+    generates:       what LLVM must be told besides a CPU's features, by those with which it must: the target's
+                     attribute, a list, and what is added to it
     counts:          whether register tiles are chosen by the number of instructions, which is what matters on a core
                      that issues few per cycle; otherwise by the cycles of a wide core with a large out-of-order window
     weaves:          whether epilogues are interleaved with the next tile's dot products
@@ -159,7 +159,7 @@ class Backend:
     segments: FeatureSets = NEVER
     byte_lanes: tuple[int, ...] = (64, 32)
     chains: int = 4
-    generates: tuple[tuple[FeatureSets, str], ...] = ()
+    generates: tuple[tuple[FeatureSets, str, str], ...] = ()
     counts: bool = False
     weaves: bool = False
     prefetches: bool = False

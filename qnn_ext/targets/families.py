@@ -51,7 +51,7 @@ X86 = Backend(
     ),
     # LLVM's last scheduler takes all registers of matrices to be alike. Where one is loaded again, it may load another
     # one instead that is not in use, whose configured size is another, or none: such an instruction ends the process.
-    generates=(((("amx-tile",),), "-disable-post-ra:bool=true"),),
+    generates=(((("amx-tile",),), "cl-opt", "-disable-post-ra:bool=true"),),
     # Only AMD's CPUs have clzero: their vdpbf16ps is as fast as a multiply-add of half as many products, Intel's has a
     # quarter of that speed or, before Sapphire Rapids, half of it.
     bfloat16_products=(
@@ -194,7 +194,7 @@ CORTEX_M = Backend(
     # LLVM 22 puts constants between the instructions of a long function, with a branch around them, which may be in the
     # middle of a block that Helium predicates. That is undefined, and ends LLVM itself if the block is in a loop.
     # Constants of code that is only executed are elsewhere.
-    generates=(((("mve",),), "+execute-only"),),
+    generates=(((("mve",),), "mattr", "+execute-only"),),
     counts=True,
     doubles=True,
     soft_float64=True,

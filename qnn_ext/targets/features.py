@@ -94,12 +94,11 @@ def _fastest(target: Target) -> int:
 
 def generating(target: Target) -> Target:
     """The target as code generation must know it: with what LLVM must be told besides the CPU's features."""
-    told = [text for sets, text in backend_of(target).generates if has_any(target, sets)]
-    if not told:
-        return target
-    parts = {"mattr": [text for text in told if ":" not in text], "cl-opt": [text for text in told if ":" in text]}
-    changed = {name: [*target.attrs.get(name, ()), *more] for name, more in parts.items() if more}
-    return Target({**target.export(), **changed})
+    attributes = dict(target.export())
+    told = [(name, text) for sets, name, text in backend_of(target).generates if has_any(target, sets)]
+    for name, text in told:
+        attributes[name] = [*attributes.get(name, ()), text]
+    return Target(attributes) if told else target
 
 
 def operand_dtypes(target: Target) -> tuple[str, str] | None:

@@ -17,11 +17,12 @@ from .backend import THREADS
 from .cpus import ARM_CPUS, CPU_FAMILIES
 from .families import SHARED_BYTES, backend_for
 from .features import backend_of, host_cpu
-from .host import host_features
+from .host import check_runnable, host_features
 
 __all__ = [
     "ARM_CPUS",
     "CPU_FAMILIES",
+    "check_runs_here",
     "description_of",
     "features_of_model",
     "make_target",
@@ -119,6 +120,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (bool, int, float, str)):
         return value
     return [_plain(item) for item in value] if hasattr(value, "__iter__") else str(value)
+
+
+def check_runs_here(target: Target) -> None:
+    """Raise TargetError unless this CPU can run code for the target; ask the system for what such code needs."""
+    check_runnable(required_features(target), target_architecture(target))
 
 
 def required_features(target: Target) -> list[str]:

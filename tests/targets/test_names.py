@@ -8,14 +8,19 @@ from qnn_ext.processes.cores import default_threads
 from qnn_ext.targets import host
 from qnn_ext.targets.architectures import architecture_name, host_architecture
 from qnn_ext.targets.host import check_runnable, host_features
-from qnn_ext.targets.names import features_of_model, make_target, required_features, target_architecture
+from qnn_ext.targets.names import (
+    check_runs_here,
+    features_of_model,
+    make_target,
+    required_features,
+)
 
 x86_only = pytest.mark.skipif(host_architecture() != "x86_64", reason="this machine is no x86")
 
 
 def test_native_runs_here():
     target = make_target("native")
-    check_runnable(required_features(target), target_architecture(target))
+    check_runs_here(target)
     assert target.attrs["num-cores"] == default_threads()
 
 

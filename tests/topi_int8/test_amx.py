@@ -136,7 +136,7 @@ def test_llvm_uses_no_other_registers(monkeypatch, cpu):
         return lambda number: 0.0
 
     monkeypatch.setattr(machine, "_timed", timed)
-    monkeypatch.setattr(machine, "check_runnable", lambda features, architecture: None)
+    monkeypatch.setattr(machine, "check_runs_here", lambda target: None)
     monkeypatch.setattr(
         machine,
         "make_target",

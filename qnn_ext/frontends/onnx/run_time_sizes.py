@@ -41,6 +41,7 @@ _OF_MICROSOFT = """
     SkipLayerNormalization
 """
 _COUNTERPARTS = Counterparts(_CARRYING + _OF_MICROSOFT)
+_MICROSOFT_CARRYING = frozenset(_OF_MICROSOFT.split())
 _converter = _COUNTERPARTS.of
 _ARITHMETIC = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Min": "minimum", "Max": "maximum", "Div": "divide"}
 _REDUCTIONS = {
@@ -57,7 +58,7 @@ def convert_with_sizes(node: Node) -> Any:
     sizes = node.assembly.builder.sizes
     if sizes.none:
         return None
-    known = not node.domain or (node.domain == "com.microsoft" and node.op_type in _OF_MICROSOFT.split())
+    known = not node.domain or (node.domain == "com.microsoft" and node.op_type in _MICROSOFT_CARRYING)
     return _COUNTERPARTS.convert(node, sizes, node.op_type, node.inputs, _computed, known)
 
 
@@ -232,28 +233,32 @@ def _pad(node: Node, sizes: Sizes) -> relax.Expr | None:
 
 @_converter("Gather")
 def _gather(node: Node, sizes: Sizes) -> relax.Expr | None:
-    """Rows of a table with such a size, by indices that may count from its end."""
-    axis = normalize_axis(node.attribute("axis", 0), len(node.shape(0)))
-    size = sizes.of(node.input(0)).get(axis)
-    if size is None:
-        return None
-    index_input(node, 1, size.most, negative=True)
-    indices = build.counted_from_end(sizes, node.input(1), size, node.label)
-    return build.rows(sizes, node.input(0), indices, axis)
+    """Rows of a table with such a size."""
+    axis, indices = _indices(node, sizes)
+    return None if indices is None else build.rows(sizes, node.input(0), indices, axis)
 
 
 @_converter("ScatterElements", "Scatter")
 def _scatter(node: Node, sizes: Sizes) -> relax.Expr | None:
-    """Into rows of such a number, by indices that may count from its end."""
+    """Into rows of such a number."""
+    axis, indices = _indices(node, sizes)
+    if indices is None:
+        return None
+    reduction = node.attribute("reduction", "none")
+    how = "update" if reduction == "none" else reduction
+    call = relax.op.scatter_elements(node.input(0), indices, node.input(2), axis, how)
+    return sizes.emit(scattered(sizes, call), sizes.of(node.input(0)))
+
+
+def _indices(node: Node, sizes: Sizes) -> tuple[int, relax.Expr | None]:
+    """The axis of an operator, and its indices along that, which may count from the end; None if the axis has no such
+    size."""
     axis = normalize_axis(node.attribute("axis", 0), len(node.shape(0)))
     size = sizes.of(node.input(0)).get(axis)
     if size is None:
-        return None
+        return axis, None
     index_input(node, 1, size.most, negative=True)
-    indices = build.counted_from_end(sizes, node.input(1), size, node.label)
-    reduction = {"none": "update"}.get(node.attribute("reduction", "none"), node.attribute("reduction", "none"))
-    call = relax.op.scatter_elements(node.input(0), indices, node.input(2), axis, reduction)
-    return sizes.emit(scattered(sizes, call), sizes.of(node.input(0)))
+    return axis, build.counted_from_end(sizes, node.input(1), size, node.label)
 
 
 @_converter("ReduceMean")

@@ -80,8 +80,11 @@ def _with_positive_scales(node: Node) -> tuple[relax.Expr, relax.Expr, relax.Exp
     magnitude becomes the lowest integer, as unsigned integers with positive ones: (q − z)·s = ((h − q) − (h − z))·(−s),
     h being the dtype's highest value; where s is positive, the lowest value is subtracted from q and z."""
     given = node.input(0), node.scale(1), node.zero_point(2)
-    values, scale, zero_point = map(constant_value, given)
-    if values is None or scale is None or zero_point is None or not (scale < 0).any() or values.dtype == np.int32:
+    scale, zero_point = map(constant_value, given[1:])
+    if scale is None or zero_point is None or not (scale < 0).any():
+        return given
+    values = constant_value(given[0])
+    if values is None or values.dtype == np.int32:
         return given
     low, high = dtype_range(str(values.dtype))
     ndim, axis = values.ndim, _axis(node)
