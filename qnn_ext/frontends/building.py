@@ -76,7 +76,7 @@ class Builder(relax.BlockBuilder):
         """Bind an expression that has been checked, whatever sizes it reads."""
         bound = super().emit(expr, name_hint or self.layer)
         if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
-            check_elements([int(dim) for dim in bound.ty.shape if isinstance(dim, tirx.IntImm)])
+            check_elements([int(dim) for dim in bound.ty.shape.values[:] if isinstance(dim, tirx.IntImm)])
         return bound
 
     def normalize(self, expr: relax.Expr) -> relax.Expr:
@@ -93,8 +93,9 @@ class Builder(relax.BlockBuilder):
     def _with_bound_operands(self, call: relax.Call) -> relax.Call:
         """A call whose nested calls are each emitted first, so that they are checked as well, and those in tuples where
         there are sizes known only at run time."""
-        args = [self.emit(arg) if isinstance(arg, relax.Call) else arg for arg in call.args]
-        nested = any(isinstance(arg, relax.Call) for arg in call.args)
+        given = call.args[:]
+        args = [self.emit(arg) if isinstance(arg, relax.Call) else arg for arg in given]
+        nested = any(isinstance(arg, relax.Call) for arg in given)
         for index, arg in enumerate(args):
             if isinstance(arg, relax.Tuple) and not self.sizes.none:
                 fields = [self.emit(field) if isinstance(field, relax.Call) else field for field in arg.fields]
@@ -106,7 +107,7 @@ def check_call(call: relax.Call) -> None:
     """Raises LimitError when a call has too many operands, or absurd padding, UnsupportedOperatorError when it asks for
     a shape with too many dimensions or for a window that no kernel supports."""
     check("operands", len(leaves(call)), "a call")
-    for arg in call.args:
+    for arg in call.args[:]:
         if isinstance(arg, relax.ShapeExpr):
             check_rank(len(arg.values))
     padding = attribute(call, "padding")

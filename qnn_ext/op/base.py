@@ -68,9 +68,9 @@ class OpDef:
         If all arguments have types, the type rule runs right away, so that the traceback of its error shows the caller.
         """
         exprs = [as_expr(arg) for arg in args]
-        if all(isinstance(expr.ty, relax.TensorType) for expr in exprs if has_type(expr)) and all(map(has_type, exprs)):
-            self.infer_type(exprs, attributes)
-        return relax.Call(self.relax_op, exprs, attrs=make_node("ir.DictAttrs", **attributes))
+        typed = all(has_type(expr) and isinstance(expr.ty, relax.TensorType) for expr in exprs)
+        ty = self.infer_type(exprs, attributes) if typed else None
+        return relax.Call(self.relax_op, exprs, attrs=make_node("ir.DictAttrs", **attributes), ret_ty=ty)
 
     def infer_type(self, args: Sequence[relax.Expr], attributes: dict[str, Any]) -> relax.Type:
         """The result type. Raises ShapeError naming the operator and the argument."""
@@ -144,14 +144,15 @@ def call_attributes(call: relax.Call) -> dict[str, Any]:
     """The attributes of a call as plain Python values: int, float, str, bool, tuple; the body of a loop as it is."""
     if call.attrs is None:
         return {}
-    return {key: _plain(call.attrs[key]) for key in call.attrs.keys()}  # noqa: SIM118 (an FFI object, no dict)
+    return {key: plain(value) for key, value in call.attrs.items()}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """An attribute's value as Python's."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return str(value) if isinstance(value, str) else value
     if isinstance(value, (tvm_ffi.Array, list, tuple)):
-        return tuple(_plain(item) for item in value)
+        return tuple(plain(item) for item in value)
     return getattr(value, "value", value)
 
 
@@ -194,7 +195,7 @@ def has_type(expr: relax.Expr) -> bool:
 
 def shape_of(expr: relax.Expr) -> tuple[int, ...]:
     """The shape of an expression all of whose dimensions are known."""
-    return tuple(int(dim) for dim in expr.ty.shape)
+    return tuple(int(dim) for dim in expr.ty.shape.values[:])
 
 
 def has_float_rows(call: relax.Call) -> bool:
@@ -218,7 +219,8 @@ def tensor_info(expr: relax.Expr, name: str, op_name: str) -> TensorInfo:
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is None or str(ty.dtype) == "":
         raise ShapeError(f"qnn.{op_name}: argument {name} must be a tensor of known shape and dtype, found {ty}")
-    shape = tuple(int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in ty.shape)
+    dims = ty.shape.values[:] if isinstance(ty.shape, relax.ShapeExpr) else ty.shape
+    shape = tuple(int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in dims)
     return TensorInfo(name, shape, str(ty.dtype), constant_value(expr))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from .base import call_attributes, definition_of
+from .base import definition_of, plain
 from .relax_table import traits_of
 from .traits import Kind, Product
 
@@ -28,7 +28,7 @@ def is_quick(call: relax.Call, size: int, operands: Sequence[np.ndarray]) -> boo
 def attribute(call: relax.Call, name: str) -> Any:
     """An attribute of one of our operators or of Relax's, None if it has none of this name."""
     if definition_of(call) is not None:
-        return call_attributes(call).get(name)
+        return None if call.attrs is None else plain(call.attrs.get(name))
     return getattr(call.attrs, name, None)
 
 

@@ -77,7 +77,7 @@ def _with_known(call: relax.Call, known: dict[Any, relax.Expr]) -> relax.Call:
 
 def leaves(call: relax.Call) -> list[Any]:
     """The tensor arguments of a call, with tuples unpacked and without shapes and plain numbers."""
-    parts = [part for arg in call.args for part in (arg.fields if isinstance(arg, relax.Tuple) else (arg,))]
+    parts = [part for arg in call.args[:] for part in (arg.fields[:] if isinstance(arg, relax.Tuple) else (arg,))]
     return [part for part in parts if not isinstance(part, (relax.ShapeExpr, tirx.IntImm, tirx.FloatImm))]
 
 

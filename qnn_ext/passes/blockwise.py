@@ -25,7 +25,7 @@ from ..op.relax_table import traits_of
 from .bodies import with_bodies
 from .layout.forms import static_shape
 from .matrix_moves import axes_of
-from .rewrite import Emit, op_name, rewrite
+from .rewrite import Emit, bindings_of, op_name, rewrite
 
 FLOAT = "float32"
 
@@ -42,7 +42,7 @@ def _kept(mod: IRModule) -> IRModule:
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         name = op_name(expr)
-        if name == "qnn.blockwise_dequantize" and all(constant_value(arg) is not None for arg in expr.args):
+        if _is_packed(expr):
             var = emit(expr)
             weights[var] = expr
             return var
@@ -59,8 +59,14 @@ def _kept(mod: IRModule) -> IRModule:
             return _rows(expr, weights[data_of(expr)], emit)
         return None
 
-    kept = rewrite(mod, rule)
-    return rewrite(kept, _computed) if weights else mod
+    if not any(_is_packed(binding.value) for binding in bindings_of(mod["main"])):
+        return mod
+    return rewrite(rewrite(mod, rule), _computed)
+
+
+def _is_packed(expr: relax.Expr) -> bool:
+    """Whether it dequantizes a block-wise quantized constant."""
+    return op_name(expr) == "qnn.blockwise_dequantize" and all(constant_value(arg) is not None for arg in expr.args)
 
 
 def _transposed(
@@ -76,11 +82,9 @@ def _transposed(
 
 def _computed(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
     """What still reads a dequantized constant reads its floats."""
-    if op_name(expr) != "qnn.blockwise_dequantize":
+    if not _is_packed(expr):
         return None
-    values = [constant_value(arg) for arg in expr.args]
-    if any(value is None for value in values):
-        return None
+    values = map(constant_value, expr.args)
     return constant(dequantized(*values, **call_attributes(expr)))  # type: ignore[arg-type]
 
 

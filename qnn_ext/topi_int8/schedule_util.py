@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
@@ -29,6 +30,8 @@ RUN = "qnn_ext.run"  # on an output block: how many of its channels are stored s
 APART = "qnn_ext.apart"  # on a block that moves an epilogue's result, tile by tile: the order of its axes then
 PARTS = "qnn_ext.parts"  # on the same block: how its channels are split
 
+_copy = tvm.get_global_func("s_tir.schedule.ScheduleCopy")
+
 # TVM can vectorize nearbyint but does not declare it; without this, one call makes the whole epilogue scalar.
 Op.get("tirx.nearbyint").set_attr("TVectorizable", True)
 
@@ -36,9 +39,15 @@ Op.get("tirx.nearbyint").set_attr("TVectorizable", True)
 class Unchecked(Schedule):
     """TVM's Schedule without its tests of arguments' Python types, which take a quarter of the time of scheduling."""
 
+    def copy(self) -> Unchecked:
+        """A copy of the schedule that tests no types either."""
+        copy = Unchecked.__new__(Unchecked)
+        copy.__init_handle_by_constructor__(_copy, self)
+        return copy
+
 
 for _name, _method in vars(Schedule).items():
-    if hasattr(_method, "__wrapped__"):
+    if hasattr(_method, "__wrapped__") and _name not in vars(Unchecked):
         setattr(Unchecked, _name, _method.__wrapped__)
 
 

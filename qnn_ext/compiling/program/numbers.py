@@ -198,7 +198,11 @@ def _mapped(body: tirx.Stmt, rule: Callable[[Immediate], Expr]) -> tirx.Stmt:
         (tirx.Div, quotient),
     ]
 
+    stores: list[tirx.BufferStore] = []
+    tvm_ffi.structural_walk(body, (tirx.BufferStore, stores.append))
+    values = iter(tvm_ffi.structural_mutate(tvm_ffi.Array([store.value for store in stores]), rules)[:])
+
     def store(stmt: tirx.BufferStore) -> tirx.Stmt:
-        return tirx.BufferStore(stmt.buffer, tvm_ffi.structural_mutate(stmt.value, rules), stmt.indices)
+        return tirx.BufferStore(stmt.buffer, next(values), stmt.indices)
 
     return tvm_ffi.structural_map(body, (tirx.BufferStore, store))

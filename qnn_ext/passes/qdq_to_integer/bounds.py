@@ -21,7 +21,7 @@ def _dequantize(call: relax.Call, context: Context) -> Any:
     attributes = call_attributes(call)
     if attributes["out_dtype"] != "float32":
         return None
-    data, scale, zero_point = (context.value(arg) for arg in call.args)
+    data, scale, zero_point = (context.value(arg) for arg in call.args[:])
     return Quantized(data, scale, zero_point, attributes["axis"])
 
 

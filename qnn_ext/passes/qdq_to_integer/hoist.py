@@ -31,7 +31,7 @@ class Quantize:
     """A quantize to be moved: its parameters, and its application to another tensor."""
 
     def __init__(self, call: relax.Call) -> None:
-        _, self.scale, self.zero_point = call.args
+        _, self.scale, self.zero_point = call.args[:]
         self.attributes = call_attributes(call)
         scale, zero_point = constant_value(self.scale), constant_value(self.zero_point)
         self.per_tensor = scale is not None and zero_point is not None and scale.size == 1 and zero_point.size == 1

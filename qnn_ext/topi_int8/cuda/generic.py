@@ -18,6 +18,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from ...numerics.annotations import KEEP, SCHEDULED, is_scheduled
 from ..generic.block import Block, blocks_of, distinct_loads, read_block, stride_of
 from ..generic.schedule import attempt, inline_producers
+from ..schedule_util import Unchecked
 from .nests import bind_nests
 
 THREADS = 256
@@ -42,7 +43,7 @@ def schedule_generic(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if is_scheduled(func):
         return func
     if func.body.block.name_hint == "root":  # otherwise it is a single nest
-        sch = attempt(Schedule(func), lambda trial: inline_producers(trial, conditions=True))
+        sch = attempt(Unchecked(func), lambda trial: inline_producers(trial, conditions=True))
         bind_blocks(sch)
         func = sch.mod["main"]
     return bind_nests(func).with_attr(SCHEDULED, True)

@@ -89,7 +89,7 @@ class Block:
     def nodes(self) -> list[Expr]:
         return expressions(self.node.body)
 
-    @property
+    @cached_property
     def loads(self) -> list[TensorLoad]:
         return [node for node in self.nodes if isinstance(node, TensorLoad)]
 
@@ -181,19 +181,21 @@ def read_block(sch: Schedule, rv: Any, below: Any = None) -> Block | None:
 def expressions(root: Any) -> list[Expr]:
     """All expressions below a statement or expression, in post order, repeated where they occur repeatedly."""
     nodes: list[Expr] = []
-    tvm_ffi.structural_walk(root, (Expr, lambda node: nodes.append(node)), order="post")
+    tvm_ffi.structural_walk(root, (Expr, nodes.append), order="post")
     return nodes
 
 
-def expanded_size(root: Any, buffer: Any = None, producer: int = 0) -> int:
-    """Nodes below a statement or expression if every `let` were expanded wherever its variable occurs: TVM's code
-    generation simplifies that many.
+def expanded_size(block: Block, buffer: Any = None, producer: int = 0) -> int:
+    """Expressions in a block if every `let` were expanded wherever its variable occurs: TVM's code generation
+    simplifies that many.
 
     producer: what each load of `buffer` counts for
     """
-    nodes = expressions(root)
-    values = {node.var: node.value for node in nodes if isinstance(node, tirx.Let)}
-    return _expanded_size(nodes, values, {}, buffer, producer)
+    values = {node.var: node.value for node in block.nodes if isinstance(node, tirx.Let)}
+    if values:
+        return _expanded_size(block.nodes, values, {}, buffer, producer)
+    repeated = 0 if buffer is None else sum(load.source.same_as(buffer) for load in block.loads)
+    return len(block.nodes) + repeated * producer
 
 
 def _expanded_size(
@@ -213,7 +215,11 @@ def _expanded_size(
 
 def uses(expr: Any, var: tirx.Var) -> bool:
     """Whether `var` occurs in `expr`."""
-    return any(node.same_as(var) for node in expressions(expr))
+    if isinstance(expr, tirx.Var):
+        return bool(expr.same_as(var))
+    found: list[tirx.Var] = []
+    tvm_ffi.structural_walk(expr, (tirx.Var, found.append))
+    return any(other.same_as(var) for other in found)
 
 
 def distinct_loads(block: Block, buffer: tirx.Buffer) -> int:
@@ -258,7 +264,9 @@ def is_segments(load: TensorLoad) -> bool:
 def _is_opaque(node: SBlock) -> bool:
     if not all(isinstance(statement, tirx.BufferStore | tirx.Bind) for statement in _statements(node)):
         return True
-    return any(isinstance(item, Call) and not _is_pure(item) for item in expressions(node.body))
+    calls: list[Call] = []
+    tvm_ffi.structural_walk(node.body, (Call, calls.append))
+    return not all(map(_is_pure, calls))
 
 
 def _statements(node: SBlock) -> list[tirx.Stmt]:

@@ -24,7 +24,7 @@ from tvm.target import Target
 
 from ...numerics.annotations import KEEP, PARTITION, SCHEDULED, is_scheduled
 from ...numerics.tir import fence
-from ..schedule_util import largest_divisor
+from ..schedule_util import Unchecked, largest_divisor
 from .block import (
     Block,
     Loop,
@@ -67,7 +67,7 @@ def schedule_generic(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if is_scheduled(func):
         return func
     machine = machine_of(target)
-    sch = attempt(Schedule(func), inline_producers)
+    sch = attempt(Unchecked(func), inline_producers)
     sch = attempt(sch, _narrow_indices)
     sch = attempt(sch, lambda trial: _schedule_blocks(trial, machine))
     return _with_fences(sch.mod["main"]).with_attr(SCHEDULED, True)
@@ -124,7 +124,7 @@ def _narrow_indices(sch: Schedule) -> Schedule:
     wide = any(block.computes_in("int64") or block.largest_buffer >= 1 << 31 for block in blocks)
     if wide or not any(block.loops and _depends_on(block.loops[-1], block.conditioned_vars()) for block in blocks):
         return sch
-    return Schedule(tirx.transform.ForceNarrowIndexToInt32()(sch.mod))
+    return Unchecked(tirx.transform.ForceNarrowIndexToInt32()(sch.mod))
 
 
 # Inlining
@@ -164,7 +164,7 @@ def _worth_inlining(sch: Schedule, block: Block, conditions: bool) -> bool:
         evaluations += loads * reader.iterations
         if len(reader.nodes) + loads * len(block.nodes) > MAX_BODY:
             return False
-        if expanded_size(reader.node.body, block.store.buffer, expanded_size(block.node.body)) > MAX_EXPANDED:
+        if expanded_size(reader, block.store.buffer, expanded_size(block)) > MAX_EXPANDED:
             return False
     if evaluations <= block.iterations:
         return True
