@@ -195,7 +195,12 @@ def has_type(expr: relax.Expr) -> bool:
 
 def shape_of(expr: relax.Expr) -> tuple[int, ...]:
     """The shape of an expression all of whose dimensions are known."""
-    return tuple(int(dim) for dim in expr.ty.shape.values[:])
+    return tuple(map(int, dims_of(expr.ty)))
+
+
+def dims_of(ty: relax.TensorType) -> list[Any]:
+    """The dimensions of a tensor's type, numbers and symbols, read at once: one by one takes several times as long."""
+    return ty.shape.values[:] if isinstance(ty.shape, relax.ShapeExpr) else list(ty.shape)
 
 
 def has_float_rows(call: relax.Call) -> bool:
@@ -219,8 +224,7 @@ def tensor_info(expr: relax.Expr, name: str, op_name: str) -> TensorInfo:
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is None or str(ty.dtype) == "":
         raise ShapeError(f"qnn.{op_name}: argument {name} must be a tensor of known shape and dtype, found {ty}")
-    dims = ty.shape.values[:] if isinstance(ty.shape, relax.ShapeExpr) else ty.shape
-    shape = tuple(int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in dims)
+    shape = tuple(int(dim) if isinstance(dim, (int, tirx.IntImm)) else dim for dim in dims_of(ty))
     return TensorInfo(name, shape, str(ty.dtype), constant_value(expr))
 
 

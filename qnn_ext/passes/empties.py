@@ -13,7 +13,7 @@ from ..op.folding import folded, leaves
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from .layout.forms import is_tensor, static_shape
-from .rewrite import Emit, op_name, rewrite
+from .rewrite import Emit, bindings_of, op_name, operands, rewrite
 
 
 def without_empties(mod: IRModule) -> IRModule:
@@ -37,7 +37,10 @@ def without_empties(mod: IRModule) -> IRModule:
         result = folded(value)
         return var if result is None else result
 
-    return rewrite(mod, rule)
+    bindings = bindings_of(mod["main"])
+    if any(map(is_empty, (part for one in bindings for part in (one.var, *operands(one.value))))):
+        return rewrite(mod, rule)
+    return mod
 
 
 _SORTING = ("sort", "argsort")  # have kernels that take tensors without elements

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ...op.base import constant, constant_value, shape_of
+from ...op.base import constant, constant_value, dims_of, shape_of
 from ..rewrite import op_name
 
 Order = tuple[int, ...]
@@ -30,7 +30,7 @@ def static_shape(value: Any) -> tuple[int, ...] | None:
     ty = value.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         return None
-    dims = list(ty.shape)
+    dims = dims_of(ty)
     return tuple(int(dim) for dim in dims) if all(isinstance(dim, (int, tirx.IntImm)) for dim in dims) else None
 
 
