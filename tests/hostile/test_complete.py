@@ -41,7 +41,10 @@ WITHOUT = {
         *("aten::softmax", "aten::_softmax", "aten::log_softmax", "aten::_log_softmax", "softmax", "log_softmax"),
         *("Softmax", "SoftmaxActivation", "SoftmaxOutput"),
     },
-    "rows are looked up with run_time.checked_indices, as in aten::embedding": {"quantized::embedding_byte"},
+    "rows are looked up with run_time.checked_indices, as in aten::embedding": {
+        *("quantized::embedding_byte", "quantized::embedding_4bit"),
+        *("quantized::embedding_bag_byte", "quantized::embedding_bag_4bit"),
+    },
     "R.qnn.quantize and R.qnn.dequantize, like QuantizeLinear": {
         *("DEQUANTIZE", "DequantizeLinear", "aten.dequantize.self", "aten::dequantize", "_contrib_dequantize"),
         *("_contrib_quantize_v2", "_contrib_requantize", "torchao.dequantize_affine.default"),

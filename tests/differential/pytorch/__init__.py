@@ -25,6 +25,7 @@ NEEDS_MODULE = "a module with its own packed parameters: tests/frontends/pytorch
 WITH_MODULES = """
 quantized::linear_dynamic quantized::linear_dynamic_fp16 quantized::linear_relu_dynamic
 quantized::linear_relu_dynamic_fp16 aten::quantized_gru aten::quantized_lstm quantized::embedding_byte
+quantized::embedding_4bit quantized::embedding_bag_byte quantized::embedding_bag_4bit
 quantized::conv_transpose3d quantized::conv1d_relu quantized::conv3d_relu quantized::conv3d quantized::dropout
 quantized::batch_norm quantized::batch_norm1d quantized::batch_norm1d_relu quantized::batch_norm2d
 quantized::batch_norm2d_relu quantized::batch_norm3d quantized::batch_norm3d_relu quantized::batch_norm_relu

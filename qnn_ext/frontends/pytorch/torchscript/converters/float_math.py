@@ -324,16 +324,3 @@ def _embedding(node: Node) -> relax.Expr:
     rows = checked_indices(node.emit, indices, node.shape_of("weight")[0], node.label)
     flat = node.emit(relax.op.reshape(rows, [-1]))
     return node.move(relax.op.take(node.expr("weight"), flat, axis=0, mode="clip"))
-
-
-@converter("quantized::embedding_byte")
-def _quantized_embedding(node: Node) -> relax.Expr:
-    """Rows of 8-bit weights, dequantized: f32(q)·s + b per row, all known at import."""
-    rows = node["weight"].unpack() if hasattr(node["weight"], "unpack") else None
-    if rows is None:
-        raise node.unsupported("packed embedding weights")
-    table = array_of(rows.dequantize()).astype(f32)
-    node.note("a table of weights, read as float")
-    rows = checked_indices(node.emit, node.expr("indices"), len(table), node.label)
-    flat = node.emit(relax.op.reshape(rows, [-1]))
-    return node.move(relax.op.take(constant(table), flat, axis=0, mode="clip"))
