@@ -8,7 +8,7 @@ import torch.ao.nn.quantized as nnq
 
 from qnn_ext.errors import UnsupportedOperatorError
 
-from .oracle import Wrapped, check, quantized, require_exact
+from .oracle import Wrapped, check, quantized, require_exact, run
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +72,25 @@ def test_conv2d_of_many_groups(rng, engine):
     """The x86 engine leaves more than 100 groups to fbgemm."""
     module = layer(nnq.Conv2d, rng, 104, 104, 3, True, 0.6, 120, groups=104, padding=1)
     check(module, data(rng, (2, 104, 9, 9), True), engine=engine)
+
+
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_depthwise_beyond_7_bits(rng, engine, per_channel):
+    """fbgemm's depthwise kernel, x86's too for so many groups, adds the products of taps 2i and 2i + 1 in 16 bits,
+    which saturate. Ours are exact: the results differ where a pair leaves int16, and nowhere else."""
+    channels = 104
+    module = layer(nnq.Conv2d, rng, channels, channels, 3, per_channel, 0.6, 120, groups=channels, padding=1)
+    x = data(rng, (2, channels, 9, 9), False)
+    result, expected = run(module, x, engine=engine)
+    padded = np.pad(x.int_repr().numpy(), ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=117).astype(np.int64)
+    weight = module.weight().int_repr().numpy().astype(np.int64).reshape(channels, 3, 3)
+    taps = [padded[:, :, i : i + 9, j : j + 9] * weight[:, i, j, None, None] for i in range(3) for j in range(3)]
+    pairs = np.stack([first + second for first, second in zip(taps[:-1:2], taps[1::2], strict=True)])
+    saturated = (np.abs(pairs * 2 + 1) > 65535).any(axis=0)
+    assert 0.05 < saturated.mean() < 0.5
+    assert not ((result != expected) & ~saturated).any()
+    if engine in ("onednn", "qnnpack"):
+        np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize("padding", [0, 2])
