@@ -18,14 +18,14 @@ from ..counterparts import Counterparts, given_bounds, given_dims
 from ..size_rules import scattered
 from ..sizes import Size, Sizes, refusal
 from .fallback import convert_with_tvm
-from .indices import index_input
+from .indices import checked_inputs, index_input
 from .node import Node
 
 _CARRYING = """
     Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh AveragePool BatchNormalization BitwiseAnd BitwiseNot
     BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Compress Concat Conv ConvInteger ConvTranspose Cos Cosh CumSum
     DepthToSpace DequantizeLinear Div Dropout DynamicQuantizeLinear Einsum Elu Equal Erf Exp Floor GatherElements
-    GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization
+    Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization
     HardSigmoid HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LayerNormalization LeakyRelu Less
     LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul MatMulInteger Max MaxPool MeanVarianceNormalization Min
     Mish Mod Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pow QLinearConv QLinearMatMul QuantizeLinear
@@ -236,6 +236,16 @@ def _gather(node: Node, sizes: Sizes) -> relax.Expr | None:
     """Rows of a table with such a size."""
     axis, indices = _indices(node, sizes)
     return None if indices is None else build.rows(sizes, node.input(0), indices, axis)
+
+
+@_converter("GatherND")
+def _gather_nd(node: Node, sizes: Sizes) -> relax.Expr:
+    """Elements, or slices, at places of such a number, perhaps rows of a table with such a size."""
+    data, batch = node.input(0), node.attribute("batch_dims", 0)
+    if not batch and node.shape(1)[-1:] == (1,) and set(sizes.of(data)) == {0}:
+        places = build.reshape(sizes, node.input(1), build.dims_of(sizes, node.input(1))[:-1], node.label)
+        return build.rows_by(sizes, data, places, 0, node.label)
+    return relax.op.gather_nd(data, checked_inputs(node)[1], batch)
 
 
 @_converter("ScatterElements", "Scatter")

@@ -45,6 +45,7 @@ EXCLUDED = {
     **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), DEPENDENT),
     **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "TensorScatter"), CACHED),
     "GatherBlockQuantized": PACKED,
+    "MatMulBnb4": "tests/frontends/onnx/test_microsoft_bnb4.py compares it with ONNX Runtime",
     **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),
     **dict.fromkeys(FLOATS.split(), FLOAT),
     **dict.fromkeys(OLDS.split(), OLD),

@@ -101,7 +101,7 @@ def compare(op: str, inputs: Sequence[Any], outputs: Sequence[Any], tolerance: f
     for want, *found in zip(expected, interpreted, compiled, strict=True):
         for result in found:
             assert result.dtype == want.dtype
-            if tolerance and want.dtype == np.float32:
+            if tolerance and want.dtype.kind == "f":
                 np.testing.assert_allclose(result, want, rtol=0, atol=tolerance * max(float(np.abs(want).max()), 1e-30))
             else:
                 np.testing.assert_array_equal(result, want)

@@ -83,6 +83,21 @@ def test_attention_with_other_sizes_bias_and_scale(rng):
     compare("Attention", inputs, [np.float32], CLOSE, domain=MICROSOFT, **attributes)
 
 
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_attention_in_float16(unidirectional, rng):
+    """As the tool that fuses attention writes it for float16: computed in float32, then rounded."""
+
+    def half(*shape: int) -> np.ndarray:
+        return normal(rng, *shape).astype(np.float16)
+
+    weights = const(half(D, 3 * D), np.float16), const(half(3 * D), np.float16)
+    past, bias = half(2, B, HEADS, PAST, D // HEADS), half(1, HEADS, S, S)
+    attributes = {"num_heads": HEADS, "unidirectional": unidirectional, "domain": MICROSOFT}
+    with_past = [half(B, S, D), *weights, masks(rng, S + PAST)["raw"], past]
+    compare("Attention", with_past, [np.float16] * 2, 2.0**-11, **attributes)
+    compare("Attention", [half(B, S, D), *weights, None, None, bias], [np.float16], 2.0**-11, **attributes)
+
+
 def test_attention_refusals_name_the_reason(rng):
     inputs = [normal(rng, B, S, D), const(normal(rng, D, 3 * D)), const(normal(rng, 3 * D))]
     wrong = np.ones((B, 1, S, S), np.int32)

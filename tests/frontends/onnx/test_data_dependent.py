@@ -828,3 +828,50 @@ def test_fewer_elements_than_top_k_wants():
     check(proto, {"x": np.ones(6, F32)}, {"x": np.array([0, 3, 0, 4, 0, 0], F32)})
     with pytest.raises(InputError, match="k"):
         qnn_ext.Interpreter(qnn_ext.from_onnx(proto)).run({"x": np.array([0, 3, 0, 0, 0, 0], F32)})
+
+
+# ---- rows that a suppression chose, by GatherND ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_gather_nd_of_rows_chosen_at_run_time(filtered, rng):
+    """Advanced indexing, as torch.export writes it; of rows that a mask chose before, too."""
+    nodes = [
+        node("NonZero", ["mask"], ["found"]),
+        node("Transpose", ["found"], ["places"]),
+        node("GatherND", ["table", "places"], ["kept"]),
+    ]
+    constants = {}
+    if filtered:
+        nodes += [
+            node("Shape", ["kept"], ["size"], end=1),
+            node("Concat", ["size", "four"], ["wanted"], axis=0),
+            node("ConstantOfShape", ["wanted"], ["zeros"]),
+            node("Greater", ["kept", "zeros"], ["positive"]),
+            node("Cast", ["positive"], ["numbers"], to=onnx.TensorProto.INT32),
+            node("ReduceSum", ["numbers", "one"], ["counts"], keepdims=0),
+            node("Greater", ["counts", "two"], ["most"]),
+            node("NonZero", ["most"], ["again"]),
+            node("Transpose", ["again"], ["rows"]),
+            node("Sub", ["rows", "size"], ["from_the_end"]),
+            node("GatherND", ["kept", "from_the_end"], ["result"]),
+        ]
+        constants = {"four": I64([4]), "one": I64([1]), "two": np.int32(2)}
+    outputs = [value("result" if filtered else "kept", None)]
+    proto = model(nodes, [value("mask", (9,), np.bool_), value("table", (9, 4))], outputs, constants)
+    table = rng.standard_normal((9, 4)).astype(F32)
+    masks = [rng.random(9) < 0.6, np.ones(9, np.bool_), np.zeros(9, np.bool_)]
+    shapes = check(proto, *({"mask": mask, "table": table} for mask in masks))
+    assert shapes[2] == [(0, 4)]
+
+
+def test_gather_nd_of_elements_chosen_at_run_time(rng):
+    nodes = [
+        node("NonZero", ["mask"], ["found"]),
+        node("Transpose", ["found"], ["places"]),
+        node("GatherND", ["table", "places"], ["kept"]),
+    ]
+    inputs = [value("mask", (3, 5), np.bool_), value("table", (3, 5, 2))]
+    proto = model(nodes, inputs, [value("kept", None)])
+    table = rng.standard_normal((3, 5, 2)).astype(F32)
+    check(proto, *({"mask": rng.random((3, 5)) < share, "table": table} for share in (0.5, 0, 1.1)))

@@ -30,15 +30,21 @@ def qattention(node: Node) -> list[relax.Expr]:
 
 @converter("Attention", domain=MICROSOFT)
 def attention(node: Node) -> list[relax.Expr]:
-    """Q, K, V = x·W + bias, then softmax(scale·Q·Kᵀ + mask)·V per head."""
+    """Q, K, V = x·W + bias, then softmax(scale·Q·Kᵀ + mask)·V per head; float16 in float32, as in ONNX Runtime."""
     _refuse(node, "do_rotary", "past_present_share_buffer")
     if node.has_input(6):
         raise node.unsupported("the input past_sequence_length")
     sizes = node.attribute("qkv_hidden_sizes") or [node.shape(1)[1] // 3] * 3
-    projected = node.emit(relax.op.matmul(node.input(0), node.input(1)))
+    projected = node.emit(relax.op.matmul(_wide(node, 0), _wide(node, 1)))
     if node.has_input(2):
-        projected = plus(node, projected, node.input(2))
-    return _attention(node, projected, sizes, Optionals(mask_index=3, past=4, bias=5))
+        projected = plus(node, projected, _wide(node, 2))
+    results = _attention(node, projected, sizes, Optionals(mask_index=3, past=4, bias=5))
+    return [cast(node, result, node.dtype(0)) for result in results]
+
+
+def _wide(node: Node, index: int) -> relax.Expr:
+    """A float input in float32."""
+    return cast(node, node.input(index), "float32")
 
 
 def _refuse(node: Node, *attributes: str) -> None:
@@ -75,12 +81,12 @@ def _attention(node: Node, projected: relax.Expr, sizes: list[int], optional: Op
     )
     before = 0
     if node.has_input(optional.past):
-        key, value, before = _with_past(node, node.input(optional.past), key, value)
+        key, value, before = _with_past(node, _wide(node, optional.past), key, value)
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(sizes[0] // heads))
     turned = node.emit(relax.op.permute_dims(key, [0, 1, 3, 2]))
     scores = times(node, node.emit(relax.op.matmul(query, turned)), number(scale))
     if optional.bias is not None and node.has_input(optional.bias):
-        scores = plus(node, scores, node.input(optional.bias))
+        scores = plus(node, scores, _wide(node, optional.bias))
     mask = _mask(node, optional.mask_index, batch, length, before)
     if mask is not None:
         scores = plus(node, scores, mask)
