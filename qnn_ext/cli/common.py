@@ -26,6 +26,7 @@ from .formats import (
     TITLES,
     ImportOptions,
     parse_constants,
+    parse_largest,
     parse_limits,
     parse_shapes,
     parse_states,
@@ -86,6 +87,7 @@ def import_options(command: Command) -> Command:
         shapes: tuple[str, ...],
         constants: tuple[str, ...],
         states: tuple[str, ...],
+        largest: tuple[str, ...],
         limits: tuple[str, ...],
         **options: Any,
     ) -> Any:
@@ -94,6 +96,7 @@ def import_options(command: Command) -> Command:
             shapes=parse_shapes(shapes),
             constants=parse_constants(constants),
             states=parse_states(states),
+            largest=parse_largest(largest),
             limits=parse_limits(limits),
             **given,
         )
@@ -120,6 +123,13 @@ def import_options(command: Command) -> Command:
                 metavar="INPUT=OUTPUT",
                 help="An input whose next value is an output: the compiled model keeps it between calls. Repeatable; a "
                 "* in both stands for the same text: 'past.*=present.*'.",
+            ),
+            click.option(
+                "--largest",
+                multiple=True,
+                metavar="NAME=NUMBER",
+                help="The largest value of an integer that an ONNX model computes from data and that becomes a size. "
+                "Repeatable.",
             ),
             click.option(
                 "--numerics",

@@ -46,6 +46,7 @@ class ImportOptions:
     shapes: Mapping[str, tuple[int, ...]] | None = None
     constants: Mapping[str, Any] | None = None
     states: Mapping[str, str] | None = None
+    largest: Mapping[str, int] | None = None
     params: Path | None = None
     sum_mode: str | None = None
     engine: str | None = None
@@ -183,6 +184,7 @@ def check_options(form: str, options: ImportOptions) -> None:
         "params": "mxnet",
         "sum_mode": "mxnet",
         "engine": "torchscript",
+        "largest": "onnx",
     }
     for name, taker in takers.items():
         if getattr(options, name) is not None and form != taker:
@@ -208,7 +210,14 @@ def _read(path: Path, form: str, options: ImportOptions, shapes: Mapping[str, An
     if form == "onnx":
         from ..frontends.onnx import from_onnx
 
-        return from_onnx(path, shapes=shapes, limits=options.limits, constants=options.constants, states=options.states)
+        return from_onnx(
+            path,
+            shapes=shapes,
+            limits=options.limits,
+            constants=options.constants,
+            states=options.states,
+            largest=options.largest,
+        )
     if form in ("pt2", "torchscript"):
         from ..frontends.pytorch import from_pytorch
 
@@ -297,6 +306,15 @@ def parse_states(texts: Sequence[str]) -> dict[str, str] | None:
         if not before or not after:
             raise click.BadParameter(f"{text!r} is not INPUT=OUTPUT", param_hint="--state")
     return {before: after for before, _, after in pairs} or None
+
+
+def parse_largest(texts: Sequence[str]) -> dict[str, int] | None:
+    """--largest NAME=400, repeated. Raises click.BadParameter."""
+    pairs = [text.rpartition("=") for text in texts]
+    for text, (name, _, number) in zip(texts, pairs, strict=True):
+        if not name or not number.isdecimal():
+            raise click.BadParameter(f"{text!r} is not NAME=NUMBER", param_hint="--largest")
+    return {name: int(number) for name, _, number in pairs} or None
 
 
 def parse_limits(texts: Sequence[str]) -> Limits | None:

@@ -217,13 +217,18 @@ def padded(
     sizes: Sizes, data: relax.Expr, axes: Sequence[int], widths: Sequence[Any], value: Any, label: str
 ) -> relax.Expr:
     """The data with a value before and after it along some axes; `widths` are as in ONNX. An axis whose size is known
-    only at run time can be padded at its end, up to a size that is known."""
+    only at run time can be padded by known widths, or at its end up to a size that is known."""
     whole, before = sizes.of(data), list(widths[: len(axes)])
     for axis, low, high in zip(axes, before, widths[len(axes) :], strict=True):
         size, shape = whole.get(axis), list(shape_of(data))
         if isinstance(low, Size) or (size is None and isinstance(high, Size)):
             raise refusal(_any_size(low, high), "padding of this width")
         if (low, high) == (0, 0):
+            continue
+        if size is not None and isinstance(high, int) and min(low, high) >= 0:
+            pads = [0] * (2 * len(shape))
+            pads[2 * axis : 2 * axis + 2] = low, high
+            data = pad(sizes.builder.emit, data, pads, np.asarray(value).item())
             continue
         if size is not None:
             rest = high.rest if isinstance(high, Size) else None
@@ -455,6 +460,16 @@ def counting(sizes: Sizes, start: int, count: Size, step: int, dtype: str) -> re
     """start, start + step, … in a tensor of this size."""
     values = start + step * np.arange(count.most, dtype=np.int64)
     return sizes.emit(constant(values.astype(dtype)), {0: count})
+
+
+def counted(sizes: Sizes, start: int, limit: int | Size, step: int, dtype: str) -> relax.Expr:
+    """start, start + step, … below a limit."""
+    count: Any = sizes.greatest(sizes.plus(limit, -start), 0) if start else limit
+    if step > 1:
+        count = sizes.quotient(sizes.plus(count, step - 1), step)
+    if isinstance(count, int):
+        return constant(np.arange(start, start + count * step, step).astype(dtype))
+    return counting(sizes, start, count, step, dtype)
 
 
 def trimmed(sizes: Sizes, value: relax.Expr) -> tuple[relax.Expr, tuple[int, ...]]:

@@ -307,10 +307,18 @@ def _regions(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
 
 @_rule("nn.pad")
 def _pad(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
-    axes, widths = sizes.of(_only_data(sizes, call)), [int(width) for width in call.attrs.pad_width]
-    if any(widths[2 * axis] or widths[2 * axis + 1] for axis in axes):
+    """A constant before the first element and after the last one that counts."""
+    data, widths = _only_data(sizes, call), [int(width) for width in call.attrs.pad_width]
+    axes = sizes.of(data)
+    padded = {axis: widths[2 * axis] + widths[2 * axis + 1] for axis in axes}
+    if not any(padded.values()):
+        return call, axes
+    if call.attrs.pad_mode != "constant":
         raise sizes.refused(call)
-    return call, axes
+    value = float(call.attrs.pad_value)
+    filled = sizes.filled(data, value, {axis: axes[axis] for axis in axes if widths[2 * axis + 1]})
+    longer = {axis: sizes.plus(size, padded[axis]) for axis, size in axes.items()}
+    return relax.Call(call.op, [filled, *call.args[1:]], call.attrs, call.ty_args), longer
 
 
 @_rule("tile")
@@ -509,17 +517,25 @@ def _suppress(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
 
 @_rule("matmul")
 def _matmul(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
-    """Rows of the left side, columns of the right one, or stacks of matrices; never what is added up."""
+    """Rows of the left side, columns of the right one, or stacks of matrices; what does not count of those that are
+    added up is 0 on both sides."""
     left, right = call.args
     shapes = shape_of(left), shape_of(right)
     summed = len(shapes[0]) - 1, max(len(shapes[1]) - 2, 0)
-    if summed[0] in sizes.of(left) or summed[1] in sizes.of(right):
-        raise sizes.refused(call)
+    counted = [_along(sizes.of(side), axis) for side, axis in zip((left, right), summed, strict=True)]
+    if any(counted):
+        one, two = (next(iter(axes.values()), None) for axes in counted)
+        if one is None or two is None or not one.same(two):
+            raise sizes.refused(call)
+        zeros = [sizes.filled(side, 0, axes) for side, axes in zip((left, right), counted, strict=True)]
+        call = relax.Call(call.op, zeros, call.attrs, call.ty_args)
     result = sizes.result_shape(call)
     kept = (len(shapes[0]) > 1) + (len(shapes[1]) > 1)  # how many of the last two axes the result has
     found: Axes = {}
     for side, (tensor, shape) in enumerate(zip((left, right), shapes, strict=True)):
         for axis, size in sizes.of(tensor).items():
+            if axis == summed[side]:
+                continue
             behind = len(shape) - axis
             if behind <= 2:
                 place = len(result) - (1 if side or len(shapes[1]) == 1 else 2)
@@ -544,9 +560,54 @@ def _dense(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     return call, sizes.of(data)
 
 
+@_rule(*(f"nn.conv{rank}d" for rank in (1, 2, 3)))
+def _convolution(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """A number of samples, and windows over as many elements as count, with zeros behind them."""
+
+    def length(size: Size, pads: int, step: int, reach: int, extra: int) -> Any:
+        more = pads - reach - 1 + step
+        room = sizes.plus(size, more)
+        result = sizes.quotient(room, step) if step > 1 else room
+        return sizes.greatest(result, 0) if more < 0 else result
+
+    return _windows(sizes, call, length)
+
+
+@_rule(*(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)))
+def _transposed_convolution(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """A number of samples, and as many elements as count, with zeros behind them."""
+
+    def length(size: Size, pads: int, step: int, reach: int, extra: int) -> Any:
+        more = reach + 1 + extra - step - pads
+        result = sizes.plus(sizes.times(size, step), more)
+        return sizes.greatest(result, 0) if more < 0 else result
+
+    return _windows(sizes, call, length)
+
+
+def _windows(sizes: Sizes, call: relax.Call, length: Callable[..., Any]) -> tuple[relax.Expr, Axes]:
+    """length: (size, padding on both sides, stride, distance of a window's ends, output_padding) -> the result's"""
+    data, attributes = _only_data(sizes, call), call.attrs
+    axes, rank = sizes.of(data), len(shape_of(data)) - 2
+    if set(axes) == {0}:
+        return call, axes
+    if 1 in axes or not str(attributes.data_layout).startswith("NC"):
+        raise sizes.refused(call)
+    pads, strides, dilation = ([int(one) for one in attributes[name]] for name in ("padding", "strides", "dilation"))
+    extra = [int(one) for one in attributes["output_padding"]] if "transpose" in op_name(call) else [0] * rank
+    pads = pads * 2 if len(pads) == rank else pads
+    found, kernel = _along(axes, 0), shape_of(call.args[1])[2:]
+    along = {axis: size for axis, size in axes.items() if axis >= 2}
+    for axis, size in along.items():
+        at = axis - 2
+        reach = dilation[at] * (kernel[at] - 1)
+        found[axis] = length(size, pads[at] + pads[rank + at], strides[at], reach, extra[at])
+    filled = sizes.filled(data, 0, along)
+    return relax.Call(call.op, [filled, *call.args[1:]], call.attrs, call.ty_args), found
+
+
 @_rule(
-    *(f"nn.{name}{rank}d" for name in ("conv", "max_pool", "avg_pool", "adaptive_avg_pool") for rank in (1, 2, 3)),
-    *(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3)),
+    *(f"nn.{name}{rank}d" for name in ("max_pool", "avg_pool", "adaptive_avg_pool") for rank in (1, 2, 3)),
     *("nn.group_norm", "nn.instance_norm", "image.resize2d", "qnn.conv2d", "qnn.conv2d_transpose", "qnn.avg_pool2d"),
     *("qnn.qlinear_avg_pool", "qnn.group_norm", "qnn.instance_norm", "qnn.resize"),
 )

@@ -103,6 +103,14 @@ class Sizes:
         self._elements[result] = elements
         return result
 
+    def declare(self, value: relax.Expr, most: int, origin: str) -> None:
+        """Say that a tensor of one integer, which is from 0 to `most`, is a size."""
+        scalar = self.emit(relax.op.reshape(value, ())) if shape_of(value) else value
+        wide = scalar if str(value.ty.dtype) == "int64" else self.emit(relax.op.astype(scalar, "int64"))
+        element = np.empty(shape_of(value), object)
+        element[...] = self.size(wide, most, origin)
+        self._elements[value] = element
+
     def any_in(self, expr: Any) -> bool:
         """Whether an expression reads a value with such a size."""
         return bool(self._axes) and any(self.of(leaf) for leaf in leaves(expr))

@@ -511,6 +511,8 @@ def test_wrong_usage_exits_with_2(cli, compiled):
         ["compile", MODEL, "--constant", "x"],
         ["compile", MODEL, "--constant", "x=big"],
         ["compile", MODEL, "--state", "x"],
+        ["compile", MODEL, "--largest", "x"],
+        ["compile", MODEL, "--largest", "x=-1"],
     ):
         code, out, err = cli(*args)
         assert code == 2 and out == "" and "Traceback" not in err
@@ -601,6 +603,7 @@ def test_unknown_shape_name(fails, tmp_path):
     assert "nope" in fails("compile", MODEL, "--shape", "nope=1,8,8,1", "-o", tmp_path / "m.qnn")
     assert "nope" in fails("compile", MODEL, "--constant", "nope=16000", "-o", tmp_path / "m.qnn")
     assert "nope" in fails("compile", MODEL, "--state", "nope=other", "-o", tmp_path / "m.qnn")
+    assert "--largest is for ONNX" in fails("compile", MODEL, "--largest", "nope=9", "-o", tmp_path / "m.qnn")
 
 
 def test_shapes_of_a_compiled_file_are_fixed(fails, compiled):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 
+import numpy as np
 from tvm import relax
 
-from ...errors import ModelFormatError
-from ...op.base import constant
+from ...errors import ModelFormatError, ShapeError
+from ...op.base import constant, constant_value, shape_of
+from ...op.check import DTYPES, check_bounds
 from ..assembly import Assembly
 from .reader import Model
 
@@ -20,8 +23,11 @@ class OnnxAssembly(Assembly):
     narrow_dtypes: name -> "int4" and the like, where a value is held in 8 bits
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, largest: Mapping[str, int] | None = None) -> None:
+        """largest: name of a computed integer -> its largest value"""
         super().__init__(unfolded=("dequantize", "blockwise_dequantize"))
+        self._largest = dict(largest or {})
+        self._unbounded = set(self._largest)
         self.model = model
         self.constants = dict(model.constants)
         self.narrow_dtypes = dict(model.narrow_dtypes)
@@ -47,7 +53,29 @@ class OnnxAssembly(Assembly):
 
     def define(self, name: str, value: relax.Expr) -> None:
         """Give a name its value."""
-        self._values[name] = value
+        self._values[name] = self._bounded(name, value) if name in self._largest else value
+
+    def _bounded(self, name: str, value: relax.Expr) -> relax.Expr:
+        """A computed integer that is checked to be from 0 to its largest value, and may be a size."""
+        self._unbounded.discard(name)
+        dtype, most = str(getattr(value.ty, "dtype", "")), self._largest[name]
+        if dtype not in DTYPES or prod(shape_of(value)) != 1 or not 1 <= most <= np.iinfo(dtype).max:
+            raise ShapeError(
+                f"largest={{{name!r}: {most}}} must be the largest value, from 1 on, of one integer; the "
+                f"model computes {dtype} of shape {shape_of(value)}"
+            )
+        label = f"'{name}', of which largest says what it may be"
+        checked = self.emit(check_bounds(value, 0, most, label), name)
+        if constant_value(checked) is None:
+            self.builder.sizes.declare(checked, most, label)
+        return checked
+
+    def check_all_bounded(self) -> None:
+        """Raises ShapeError if a value whose largest one was given is not computed."""
+        if self._unbounded:
+            raise ShapeError(
+                f"largest names {', '.join(map(repr, sorted(self._unbounded)))}, which the model does not compute"
+            )
 
     def is_known(self, name: str) -> bool:
         """Whether a name has a value."""

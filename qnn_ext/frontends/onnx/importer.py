@@ -46,6 +46,7 @@ def from_onnx(
     limits: Limits | None = None,
     constants: Mapping[str, Any] | None = None,
     states: Mapping[str, str] | None = None,
+    largest: Mapping[str, int] | None = None,
 ) -> QnnModule:
     """Import a quantized (or float) ONNX model: QDQ, QLinear and integer operators, those of com.microsoft and QONNX's.
 
@@ -59,6 +60,8 @@ def from_onnx(
             input, and a condition that depends only on such inputs chooses its branch now
     states: input name -> name of the output that is its next value, such as a recurrent network's hidden state: the
             module has neither, the engine keeps the value between calls, from zeros on (`Engine.reset_state`)
+    largest: name of an integer that the model computes from data and that becomes a size, such as the length of
+            speech -> the largest value that it may have; the engine raises InputError beyond
 
     Results equal ONNX Runtime's: rint(x / scale) + zero_point, requantization rint(f32(acc) · f32(s_in / s_out)).
     Raises ModelFormatError (corrupt file), LimitError (beyond the limits), UnsupportedOperatorError (operator, version
@@ -66,10 +69,12 @@ def from_onnx(
     """
     load_plugins()
     with limited(limits):
-        return with_states(_import(source, shapes, constants or {}), states)
+        return with_states(_import(source, shapes, constants or {}, largest or {}), states)
 
 
-def _import(source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[str, Any]) -> QnnModule:
+def _import(
+    source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[str, Any], largest: Mapping[str, int]
+) -> QnnModule:
     model = _with_constants(read_model(source), constants)
     where = str(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "model"
     if not model.outputs:
@@ -77,7 +82,7 @@ def _import(source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[st
     dims = InputShapes(model, shapes)
 
     def imported(batch: int) -> QnnModule:
-        return Importer(model, dims.all(batch), where).run()
+        return Importer(model, dims.all(batch), where, largest).run()
 
     if not dims.dynamic_batch:
         module = imported(1)
@@ -120,12 +125,19 @@ class Importer:
     """One import: the walk over a model, whose values `assembly` holds.
 
     shapes: shapes of all inputs, with no open dimensions
+    largest: what computed integers that become sizes are at most
     """
 
-    def __init__(self, model: Model, shapes: Mapping[str, tuple[int, ...]], source: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        shapes: Mapping[str, tuple[int, ...]],
+        source: str,
+        largest: Mapping[str, int] | None = None,
+    ) -> None:
         self.model = model
         self.source = source
-        self.assembly = OnnxAssembly(model)
+        self.assembly = OnnxAssembly(model, largest)
         self._shapes = shapes
         self._depth = 0
 
@@ -150,6 +162,7 @@ class Importer:
         def walk() -> list[relax.Expr]:
             for operator in _needed(self.model.operators, [value.name for value in self.model.outputs]):
                 self._convert(operator)
+            self.assembly.check_all_bounded()
             for value in self.model.outputs:
                 result, axes = trimmed(self.assembly.builder.sizes, self._output(value.name, value.dtype))
                 outputs.append(result)

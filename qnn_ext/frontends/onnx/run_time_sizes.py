@@ -179,12 +179,7 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
     (start,), (limit,), (step,) = (given_dims(node, sizes, index) for index in range(3))
     if not isinstance(limit, Size) or not isinstance(start, int) or not isinstance(step, int) or step < 1 or start < 0:
         raise node.unsupported("a range other than from an integer up to a size known only at run time")
-    count = limit if start == 0 else sizes.greatest(sizes.plus(limit, -start), 0)
-    if step > 1:
-        count = sizes.quotient(sizes.plus(count, step - 1), step)
-    if isinstance(count, int):
-        return constant(np.arange(start, start + count * step, step).astype(node.dtype(0)))
-    return build.counting(sizes, start, count, step, node.dtype(0))
+    return build.counted(sizes, start, limit, step, node.dtype(0))
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------

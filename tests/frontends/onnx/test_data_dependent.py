@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import qnn_ext
-from qnn_ext import InputError, UnsupportedOperatorError
+from qnn_ext import InputError, ShapeError, UnsupportedOperatorError
 
 from .graphs import model, node, onnx, ort, value
 
@@ -19,9 +19,9 @@ def run_ort(proto, feed):
     return ort.InferenceSession(proto.SerializeToString(), options).run(None, feed)
 
 
-def check(proto, *feeds, build=True):
+def check(proto, *feeds, build=True, largest=None):
     """Interpreter, and perhaps engine, against ONNX Runtime; returns the shapes of the outputs."""
-    module = qnn_ext.from_onnx(proto)
+    module = qnn_ext.from_onnx(proto, largest=largest)
     runners = [qnn_ext.Interpreter(module), *([qnn_ext.build(module, num_threads=1)] if build else [])]
     shapes = []
     for feed in feeds:
@@ -875,3 +875,97 @@ def test_gather_nd_of_elements_chosen_at_run_time(rng):
     proto = model(nodes, inputs, [value("kept", None)])
     table = rng.standard_normal((3, 5, 2)).astype(F32)
     check(proto, *({"mask": rng.random((3, 5)) < share, "table": table} for share in (0.5, 0, 1.1)))
+
+
+# ---- lengths computed from data ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start, step", [(0, 1), (2, 1), (1, 3)])
+@pytest.mark.parametrize("dtype", [I64, np.int32])
+def test_range_up_to_a_number_that_the_model_limits(dtype, start, step):
+    nodes = [
+        node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        node("Clip", ["sum", "low", "high"], ["limit"]),
+        node("Range", ["start", "limit", "step"], ["y"]),
+    ]
+    constants = {"low": dtype(0), "high": dtype(9), "start": dtype(start), "step": dtype(step)}
+    proto = model(nodes, [value("x", (3,), dtype)], [value("y", None, dtype)], constants)
+    check(proto, *({"x": dtype([total, 2, -1])} for total in (-2, -1, 0, 1, 2, 4, 8, 50)))
+
+
+def speech(rng, channels=4):
+    """Symbols → frames, as text-to-speech does: each symbol's row repeated as often as a duration computed from data,
+    attention over the frames, a residual convolution, one with a stride, and upsampling. Whole numbers, so that sums
+    are exact in any order."""
+
+    def weights(*shape):
+        return rng.integers(-2, 3, shape).astype(F32)
+
+    nodes = [
+        node("Cast", ["durations"], ["whole"], to=onnx.TensorProto.INT64),
+        node("CumSum", ["whole", "axis"], ["ends"]),
+        node("ReduceMax", ["ends"], ["length"], keepdims=0),
+        node("Range", ["zero", "length", "one"], ["frames"]),
+        node("Unsqueeze", ["frames", "last"], ["column"]),
+        node("Less", ["column", "ends"], ["before_end"]),
+        node("Cast", ["before_end"], ["numbers"], to=onnx.TensorProto.FLOAT),
+        node("Slice", ["numbers", "first", "end", "last"], ["shorter"]),
+        node("Pad", ["shorter", "pads"], ["before_start"]),
+        node("Sub", ["numbers", "before_start"], ["path"]),
+        node("MatMul", ["path", "rows"], ["spoken"]),
+        node("Transpose", ["spoken"], ["turned"], perm=[1, 0]),
+        node("MatMul", ["turned", "spoken"], ["gram"]),
+        node("MatMul", ["spoken", "gram"], ["mixed"]),
+        node("Transpose", ["mixed"], ["channels"], perm=[1, 0]),
+        node("Unsqueeze", ["channels", "batch"], ["image"]),
+        node("Conv", ["image", "w1", "b"], ["conv"], kernel_shape=[3], pads=[2, 2], dilations=[2]),
+        node("Add", ["conv", "image"], ["residual"]),
+        node("ConvTranspose", ["residual", "w2"], ["y1"], kernel_shape=[4], strides=[2], pads=[1, 1]),
+        node("ConvTranspose", ["residual", "w2"], ["y2"], kernel_shape=[4], strides=[3], output_padding=[1]),
+        node("Conv", ["residual", "w3"], ["y3"], kernel_shape=[3], strides=[2], pads=[1, 2]),
+        node("Conv", ["residual", "w3"], ["y4"], kernel_shape=[3]),
+        node("Pad", ["residual", "longer", "minus"], ["y5"]),
+        node("Shape", ["residual"], ["y6"]),
+        node("Unsqueeze", ["length", "batch"], ["vector"]),
+        node("ConstantOfShape", ["vector"], ["y7"]),
+    ]
+    constants = {
+        **{"axis": I64(0), "zero": I64(0), "one": I64(1), "last": I64([1]), "first": I64([0]), "end": I64([-1])},
+        **{"pads": I64([0, 1, 0, 0]), "longer": I64([0, 0, 2, 0, 0, 3]), "minus": F32(-1), "batch": I64([0])},
+        **{"w1": weights(channels, channels, 3), "b": weights(channels), "w2": weights(channels, 2, 4)},
+        "w3": weights(3, channels, 3),
+    }
+    inputs = [value("durations", (5,)), value("rows", (5, channels))]
+    outputs = [value(f"y{index}", None, I64 if index == 6 else F32) for index in range(1, 8)]
+    return model(nodes, inputs, outputs, constants, opset=17)
+
+
+def test_speech_of_a_length_computed_from_data(rng):
+    feeds = [
+        {"durations": F32(durations), "rows": rng.integers(-2, 3, (5, 4)).astype(F32)}
+        for durations in ([1, 2, 0, 3, 1], [0, 0, 3, 0, 0], [4, 4, 4, 4, 4], [1, 1, 1, 1, 0])
+    ]
+    shapes = check(speech(rng), *feeds, largest={"length": 20})
+    assert [one[0] for one in shapes] == [(1, 2, 14), (1, 2, 6), (1, 2, 40), (1, 2, 8)]
+
+
+def test_speech_longer_than_the_largest_length(rng):
+    module = qnn_ext.from_onnx(speech(rng), largest={"length": 7})
+    feed = {"durations": F32([2, 2, 2, 1, 1]), "rows": np.zeros((5, 4), F32)}
+    for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        with pytest.raises(InputError, match=r"'length'.*8"):
+            runner.run(feed)
+    runner.run(feed | {"durations": F32([2, 2, 2, 1, 0])})
+
+
+def test_what_a_largest_value_is_given_for(rng):
+    with pytest.raises(UnsupportedOperatorError, match=r"a range up to 'length'.*largest=\{'length': n\}"):
+        qnn_ext.from_onnx(speech(rng))
+    for largest, message in (
+        ({"nothing": 3, "length": 9}, "largest names 'nothing', which the model does not compute"),
+        ({"ends": 3}, r"of one integer; the model computes int64 of shape \(5,\)"),
+        ({"spoken": 3, "length": 9}, "of one integer; the model computes float32"),
+        ({"length": 0}, "from 1 on"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            qnn_ext.from_onnx(speech(rng), largest=largest)

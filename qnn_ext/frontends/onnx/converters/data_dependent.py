@@ -1,4 +1,4 @@
-"""Operators whose results have sizes that depend on data: NonZero, Compress, Unique, NonMaxSuppression."""
+"""Operators whose results have sizes that depend on data: NonZero, Compress, Unique, Range, NonMaxSuppression."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .... import op as qnn
 from ....limits import check_elements
 from ....op.base import constant, normalize_axis
 from ... import data_dependent as build
+from ...bounded_values import bounds_of
 from ...distinct import distinct, ranks
 from ...sizes import Sizes
 from ..node import Node
@@ -66,6 +67,25 @@ def unique(node: Node) -> list[relax.Expr]:
         raise node.unsupported(f"slices without elements, of shape {node.shape(0)}")
     found = distinct(sizes, ranks(sizes, data, axis, node.label), in_order, node.label)
     return [build.rows(sizes, data, found.first, axis), found.first, found.inverse, found.counts]
+
+
+@converter("Range", since=11)
+def counted(node: Node) -> relax.Expr:
+    """start, start + step, … up to a limit that is computed from data, whose largest value must be known."""
+    if not node.is_constant(0) or not node.is_constant(2) or not node.dtype(1).startswith(("int", "uint")):
+        raise node.unsupported("a range other than from a known start, in known steps, up to a computed integer")
+    (start,), (step,) = node.integers(0), node.integers(2)
+    if step < 1 or start < 0:
+        raise node.unsupported(f"a range from {start} in steps of {step} up to a computed number: neither is negative")
+    limit = node.input(1)
+    if bounds_of(node.assembly.builder, limit) is None:
+        name = node.input_name(1)
+        raise node.unsupported(
+            f"a range up to '{name}', whose largest value is not known: say it with largest={{{name!r}: n}}, bind the "
+            "inputs that it depends on to values (constants=), or end the model before this operator"
+        )
+    (count,) = build.computed_dims(_sizes(node), limit, node.label)
+    return build.counted(_sizes(node), start, count, step, node.dtype(0))
 
 
 # ---- non-maximum suppression -------------------------------------------------------------------------------------
