@@ -22,6 +22,12 @@ from .node import Node
 _ADOPTED = {("com.microsoft", "GridSample"): 16, ("com.microsoft", "Trilu"): 14}
 # What ONNX Runtime writes for one kind of CPU
 _LAID_OUT = "com.microsoft.nchwc"
+# What to do instead of operators of these domains
+_REMEDIES = {
+    "ai.onnx.ml": "networks are imported, trees, kernels and linear models of scikit-learn are not: run those in ONNX "
+    "Runtime",
+    "com.amd.quark": "its block and 16-bit floats are not supported: quantize to integers, as with A8W8 or XINT8",
+}
 
 # What TVM's importer converts, but to something other than what the model means
 _UNSOUND = {
@@ -54,8 +60,10 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         )
     opset = _ADOPTED.get((node.domain, node.op_type)) if node.domain else node.opset
     if opset is None or node.op_type not in table:
+        remedy = f": {_REMEDIES[node.domain]}" if node.domain in _REMEDIES else ""
         raise UnsupportedOperatorError(
             f"operator {node.op_type} of domain {node.domain or 'ai.onnx'} version {node.opset} is not supported"
+            f"{remedy}"
         )
     if node.op_type in _UNSOUND:
         raise UnsupportedOperatorError(_UNSOUND[node.op_type])

@@ -224,7 +224,8 @@ def _read_value(value: Any) -> Value:
         return Value(value.name, "", None)
     if not value.type.HasField("tensor_type"):
         raise UnsupportedOperatorError(
-            f"'{value.name}' is not a tensor; sequences, maps and optionals are not supported"
+            f"'{value.name}' is not a tensor; sequences, maps and optionals are not supported: export the model "
+            "without, as with zipmap=False by skl2onnx"
         )
     tensor = value.type.tensor_type
     if tensor.elem_type not in DTYPES:

@@ -44,6 +44,7 @@ DEPENDENT = "tests/frontends/onnx/test_data_dependent.py compares it, and what f
 EXCLUDED = {
     **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), DEPENDENT),
     **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "TensorScatter"), CACHED),
+    **dict.fromkeys(("ArrayFeatureExtractor", "Scaler"), "tests/frontends/onnx/test_classical.py compares them"),
     "GatherBlockQuantized": PACKED,
     "MatMulBnb4": "tests/frontends/onnx/test_microsoft_bnb4.py compares it with ONNX Runtime",
     **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),
