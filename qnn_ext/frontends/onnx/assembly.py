@@ -58,7 +58,9 @@ class OnnxAssembly(Assembly):
     def _bounded(self, name: str, value: relax.Expr) -> relax.Expr:
         """A computed integer that is checked to be from 0 to its largest value, and may be a size."""
         self._unbounded.discard(name)
-        dtype, most = str(getattr(value.ty, "dtype", "")), self._largest[name]
+        if not isinstance(value, relax.Expr):
+            raise ShapeError(f"largest names '{name}', which is no tensor but a sequence of them")
+        dtype, most = str(value.ty.dtype), self._largest[name]
         if dtype not in DTYPES or prod(shape_of(value)) != 1 or not 1 <= most <= np.iinfo(dtype).max:
             raise ShapeError(
                 f"largest={{{name!r}: {most}}} must be the largest value, from 1 on, of one integer; the "
