@@ -42,7 +42,7 @@ CACHED = (
 PACKED = "tests/frontends/onnx/test_microsoft_nbits.py compares it with ONNX Runtime"
 DEPENDENT = "tests/frontends/onnx/test_data_dependent.py compares it, and what follows it, with ONNX Runtime"
 EXCLUDED = {
-    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Unique"), DEPENDENT),
+    **dict.fromkeys(("Compress", "NonMaxSuppression", "NonZero", "Range", "Unique"), DEPENDENT),
     **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "TensorScatter"), CACHED),
     **dict.fromkeys(("ArrayFeatureExtractor", "Scaler"), "tests/frontends/onnx/test_classical.py compares them"),
     "GatherBlockQuantized": PACKED,
