@@ -1,9 +1,9 @@
 """Float products become those that the kernels of `topi_int8` compute, where the target has an instruction for them.
 
-    nn.conv2d (NHWC, constant weights)  → conv2d_accumulate
-    matmul by a constant matrix         → dense_accumulate, all rows as one matrix
-    matmul of two computed tensors      → batch_matmul_accumulate
-    blockwise_dense                     → the same of activations in 16 bits
+    nn.conv2d (NHWC)                → conv2d_accumulate
+    matmul by a constant matrix     → dense_accumulate, all rows as one matrix
+    matmul of two computed tensors  → batch_matmul_accumulate; by one matrix, all rows as one matrix
+    blockwise_dense                 → the same of activations in 16 bits
 
 Their sums are rounded in another way than the interpreter's: one accumulator takes all products in order, each with one
 rounding, so that a sum of k products differs from the exact one by less than k · 2⁻²⁴ · Σ |a · b|. What no instruction
@@ -31,7 +31,7 @@ from ..op.relax_table import traits_of
 from ..targets.features import backend_of
 from ..topi_int8 import candidates
 from .layout.forms import static_shape
-from .lower import workload_of
+from .lower import packs_at_run_time, workload_of
 from .rewrite import Emit, op_name, rewrite
 from .sink import sink_reshapes
 from .sink_shuffles import sink_shuffles
@@ -126,15 +126,23 @@ def is_fast(call: relax.Call, target: Target) -> bool:
 
 def _conv2d(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -> relax.Call | None:
     attrs, (data, weight) = call.attrs, factors_of(call)
-    known = constant_value(weight)
     layout = str(attrs.kernel_layout)
-    if known is None or not _is_float(call) or set(layout) != set("OHWI"):
+    if not _is_float(call) or set(layout) != set("OHWI"):
         return None
     if not str(attrs.data_layout) == str(attrs.out_layout) == "NHWC":
         return None
-    ohwi = constant(np.ascontiguousarray(known.transpose([layout.index(axis) for axis in "OHWI"])))
+    order = [layout.index(axis) for axis in "OHWI"]
+    known = constant_value(weight)
     geometry: dict[str, Any] = {name: tuple(map(int, attrs[name])) for name in ("strides", "padding", "dilation")}
     geometry["groups"] = int(attrs.groups)
+    if known is None:
+        like = _like(tuple(shape_of(weight)[axis] for axis in order), FLOAT)
+        probe = qnn.conv2d_accumulate(_like(shape_of(data), FLOAT), like, **geometry, out_dtype=FLOAT)
+        if not packs_at_run_time(workload_of(probe, target)) or not is_fast(probe, target):
+            return None
+        ohwi = weight if order == sorted(order) else emit(relax.op.permute_dims(weight, order))
+        return qnn.conv2d_accumulate(data, ohwi, **geometry, out_dtype=FLOAT)
+    ohwi = constant(np.ascontiguousarray(known.transpose(order)))
     for data_dtype, weight_dtype in operands.forms(data, weight):
         stored = operands.cast(ohwi, weight_dtype, emit)
         probe = qnn.conv2d_accumulate(_like(shape_of(data), data_dtype), stored, **geometry, out_dtype=FLOAT)
@@ -153,6 +161,9 @@ def _matmul(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -
         return None
     if known is not None and len(rhs) == 2:
         product = _by_constant(x, known, target, operands, emit)
+    elif len(rhs) == 2 and len(lhs) > 2:
+        rows = emit(relax.op.reshape(x, [prod(lhs[:-1]), lhs[-1]]))
+        product = _of_two(rows, y, target, operands, emit)
     elif len(lhs) == len(rhs) and lhs[:-2] == rhs[:-2]:
         product = _of_two(x, y, target, operands, emit)
     else:

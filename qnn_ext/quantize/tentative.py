@@ -14,7 +14,7 @@ import numpy as np
 from tvm import relax
 
 from ..module import QnnModule
-from ..op.base import call_attributes, constant, definition_of, shape_of
+from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.observe import OBSERVE
 from ..passes.bodies import everywhere, with_bodies
 from ..passes.rewrite import Emit, Rule, rewrite
@@ -86,7 +86,10 @@ def _value(x: Any, found: Observed | None, emit: Emit, made: list[Any]) -> Any:
 
     if found is not None and found.site.value is not None:
         return setting(*settings_of(found))
-    if not isinstance(x, relax.Var) or not shape_of(x):
+    value = constant_value(x)
+    if value is not None:
+        return constant(value)  # of this site alone, as quantized ones are: layers may share a weight
+    if not shape_of(x):
         return x
     off = [np.full(1, value, np.float32) for value in (1, 0, 0, False)]
     step, low, high, on = map(setting, off if found is None else settings_of(found))

@@ -1,5 +1,6 @@
 """Float products on the register tile: within k · 2⁻²⁴ · Σ |a · b| of exact sums, for any tile, and NaN where due."""
 
+import sys
 from itertools import islice
 
 import numpy as np
@@ -37,6 +38,7 @@ MATRICES = {
     "batches of rows": ((2, 3, 5, 24), (24, 8), True),
     "two computed": ((3, 7, 50), (3, 50, 19), False),
     "heads": ((1, 4, 9, 16), (1, 4, 16, 9), False),
+    "rows by one computed": ((2, 3, 5, 24), (24, 8), False),
 }
 
 
@@ -85,6 +87,27 @@ def test_convolution(rng, name, cpu):
     module, *_ = lowered(lambda emit, x: emit(product(x, constant(np.abs(w)))), [x], cpu)
     (products,) = interpret(module, [np.abs(x)])
     compare(build, [x], w[0].size, products.astype(np.float64) + np.abs(bias), cpu)
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_weights_known_at_run_time(rng, name, cpu, monkeypatch):
+    """The same bits as of constant weights: only packing is another."""
+    monkeypatch.setattr(sys.modules["qnn_ext.passes.lower"], "_WORTH_PACKING", 0)
+    x, w, product = convolution(name, rng)
+    _, kernels, target = lowered(lambda emit, x, w: emit(product(x, w)), [x, w], cpu)
+    _, known, _ = lowered(lambda emit, x: emit(product(x, constant(w))), [x], cpu)
+    assert "packed" in kernels.script() and "packed" not in known.script()
+    np.testing.assert_array_equal(run_lowered(kernels, [x, w], target)[0], run_lowered(known, [x], target)[0])
+
+
+@pytest.mark.parametrize("macs, packed", [(1 << 22, True), (1 << 20, False)])
+def test_small_convolutions_do_not_pack(rng, macs, packed):
+    """Their kernels would take longer to compile than they save."""
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, macs >> 12, 1, 64), (64, 1, 1, 64)))
+    layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
+    _, kernels, _ = lowered(lambda emit, x, w: emit(relax.op.nn.conv2d(x, w, **layouts)), [x, w], "avx512")
+    assert ("packed" in kernels.script()) == packed
 
 
 @pytest.mark.parametrize("cpu", CPUS)

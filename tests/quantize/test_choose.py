@@ -8,9 +8,10 @@ from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
 from qnn_ext.quantize import QConfig, annotate, calibrate, fold, quantize, realize, simulate
 from qnn_ext.quantize.analysis import fidelity
-from qnn_ext.quantize.choose import choose_ranges, is_better
-from qnn_ext.quantize.engines import shared_engines
+from qnn_ext.quantize.choose import choose_ranges, comparable, is_better
+from qnn_ext.quantize.engines import shared_engine_of, shared_engines
 from qnn_ext.quantize.ranges import Range
+from qnn_ext.quantize.switchable import observations
 
 from .networks import float_module
 
@@ -162,3 +163,17 @@ def test_auto_leaves_room_for_data_that_it_has_not_seen():
 )
 def test_better_by_more_than_chance_makes(errors, others, better):
     assert is_better(np.float64(errors), np.float64(others)) == better
+
+
+def test_layers_that_share_a_weight_share_the_program():
+    """Each of their weights is a constant of its own, quantized or not."""
+    w = constant(RNG.normal(size=(10, 10)).astype(np.float32))
+    module = float_module(
+        (16, 10), lambda emit, x: emit(relax.op.matmul(emit(relax.op.nn.relu(emit(relax.op.matmul(x, w)))), w))
+    )
+    config = QConfig()
+    annotated = annotate(fold(module, config), config)
+    observed = {one.site.name: one for one in observations(annotated, calibrate(annotated, DATA, config), config)}
+    with shared_engines():
+        programs = [shared_engine_of(comparable(annotated, some, []).module)._engine for some in ({}, observed)]
+    assert programs[0] is programs[1]

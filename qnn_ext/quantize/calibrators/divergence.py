@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-_MOST_AT_ONCE = 1 << 20  # elements of a temporary array
+_MOST_AT_ONCE = 1 << 16  # elements of a temporary array: in a cache, three times as fast as of many
 
 
 def merge_to_levels(counts: np.ndarray, levels: int) -> np.ndarray:

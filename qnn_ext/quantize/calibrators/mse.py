@@ -16,7 +16,8 @@ _OCTAVES = 10
 _COARSE, _FINE = 4, 16
 _ROUNDS = 3
 
-Error: TypeAlias = Callable[[float, float], float]
+Ends: TypeAlias = float | np.ndarray
+Error: TypeAlias = Callable[[Ends, Ends], np.ndarray]
 
 
 @calibrator("mse")
@@ -38,19 +39,23 @@ class MeanSquaredError(HistogramCalibrator):
         return self._clipped(statistic, *_descend(error, min(low, 0.0), max(high, 0.0)))
 
     def _error(self, statistic: Histogram) -> Error:
-        """The sum of squared errors of the range low … high, up to a constant factor."""
+        """The sums of squared errors of several ranges low … high, up to a constant factor."""
         settings = self.settings
         counts = statistic.signed(zeros=False)
         used = np.flatnonzero(counts)
         middles, weights = statistic.centers[used], counts[used].astype(np.float64)
         q_low, q_high = integer_range(settings.dtype, settings.bits, settings.symmetric)
 
-        def error(low: float, high: float) -> float:
-            found = Range(low, high, self.mode)
-            qparams = qparams_of(found, settings.dtype, settings.bits, settings.symmetric, settings.power_of_two)
-            scale, zero_point = float(qparams.scale), int(qparams.zero_point)
-            steps = np.clip(np.rint(middles / scale), q_low - zero_point, q_high - zero_point)
-            return float(weights @ np.square(middles - steps * scale))
+        def error(low: Ends, high: Ends) -> np.ndarray:
+            found = Range(*np.broadcast_arrays(low, high), self.mode)
+            qparams = qparams_of(found, settings.dtype, settings.bits, settings.symmetric, settings.power_of_two, 0)
+            scale = np.asarray(qparams.scale, np.float64)[:, None]
+            zero_point = np.asarray(qparams.zero_point)[:, None]
+            errors = middles / scale
+            np.clip(np.rint(errors, out=errors), q_low - zero_point, q_high - zero_point, out=errors)
+            errors *= scale
+            errors -= middles
+            return np.array([weights @ row for row in np.square(errors, out=errors)])
 
         return error
 
@@ -69,10 +74,10 @@ def _descend(error: Error, low: float, high: float) -> tuple[float, float]:
     return best_low, best_high
 
 
-def _best_factor(error: Callable[[float], float]) -> float:
+def _best_factor(error: Callable[[np.ndarray], np.ndarray]) -> float:
     """Of the factors tried, up to 1, the one with the smallest error; of equals, the largest."""
     coarse = np.arange(_OCTAVES * _COARSE + 1) / _COARSE
-    near = coarse[int(np.argmin([error(float(factor)) for factor in np.exp2(-coarse)]))]
+    near = coarse[int(np.argmin(error(np.exp2(-coarse))))]
     fine = near + np.arange(1 - _FINE // _COARSE, _FINE // _COARSE) / _FINE
     factors = np.exp2(-fine[fine >= 0])
-    return float(factors[int(np.argmin([error(float(factor)) for factor in factors]))])
+    return float(factors[int(np.argmin(error(factors)))])
