@@ -47,7 +47,8 @@ class MeanSquaredError(HistogramCalibrator):
         q_low, q_high = integer_range(settings.dtype, settings.bits, settings.symmetric)
 
         def error(low: Ends, high: Ends) -> np.ndarray:
-            found = Range(*np.broadcast_arrays(low, high), self.mode)
+            lows, highs = np.broadcast_arrays(low, high)
+            found = Range(lows, highs, self.mode)
             qparams = qparams_of(found, settings.dtype, settings.bits, settings.symmetric, settings.power_of_two, 0)
             scale = np.asarray(qparams.scale, np.float64)[:, None]
             zero_point = np.asarray(qparams.zero_point)[:, None]
