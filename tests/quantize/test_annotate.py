@@ -275,6 +275,23 @@ def test_spectra_stay_in_float_up_to_the_filters():
     assert "power" in kept, "what the user says of a layer holds"
 
 
+@pytest.mark.parametrize("precision", ["int8", "int16"])
+def test_the_power_of_a_spectrum_stays_in_float_behind_filters_of_integers(precision):
+    """Real and imaginary parts as the accumulators that they come from, squared and added in float."""
+
+    def body(emit, x):
+        parts = emit(relax.op.split(conv(emit, x, "filters"), 2, axis=1))
+        real, imaginary = (emit(relax.TupleGetItem(parts, index)) for index in range(2))
+        squares = emit(relax.op.multiply(real, real)), emit(relax.op.square(imaginary))
+        total = emit(relax.op.sum(emit(relax.op.add(*squares), "sum"), [1], keepdims=True), "total")
+        largest = emit(relax.op.maximum(total, emit(relax.op.add(*squares), "again")), "largest")
+        bands = emit(relax.op.nn.conv2d(largest, weight(4, 2, 1, 1)), "bands")
+        return conv(emit, emit(relax.op.log(bands), "level"), "network")
+
+    found = activations(body, overrides={"filters": {"precision": precision}})
+    assert found == {"x": "input", "level": "input"}
+
+
 def test_the_logarithm_of_a_softmax_keeps_no_product_in_float():
     def body(emit, x):
         scores = conv(emit, x, "scores")

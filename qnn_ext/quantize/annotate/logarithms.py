@@ -6,6 +6,7 @@ operands, rounding errors drown quiet sounds. Like normalizations, what a logari
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from tvm import relax
@@ -26,30 +27,48 @@ def before_logarithms(graph: Graph) -> set[int]:
 
     Functions other than powers and lower bounds end the search, since they change ratios: those of a softmax do. Behind
     a product it goes on to another one only through a power: from the matrix that sums a spectrum into bands to the
-    filters that find the spectrum.
+    filters that find the spectrum. The power and what is between it and the matrix belong to it.
     """
     found: set[int] = set()
-    pending: list[tuple[Any, bool]] = []  # an operand, and whether only a power leads to further products
+    powers: list[int] = []
+    readers: dict[int, set[int]] = {}  # behind a product: the bindings that read each one
+    pending: list[tuple[Any, int | None]] = []  # an operand, and behind a product its reader
     for index, name in enumerate(graph.names):
         if name == "log":
             found.add(index)
-            pending += [(operand, False) for operand in operands(graph.values[index])]
-    seen: set[tuple[Any, bool]] = set()
+            pending += [(operand, None) for operand in operands(graph.values[index])]
+    seen: set[tuple[int, bool]] = set()
     while pending:
-        expr, restricted = pending.pop()
-        if not isinstance(expr, relax.Var) or expr not in graph.index or (expr, restricted) in seen:
+        expr, reader = pending.pop()
+        if not isinstance(expr, relax.Var) or expr not in graph.index:
             continue
-        seen.add((expr, restricted))
-        index = graph.index[expr]
+        index, behind = graph.index[expr], reader is not None
+        if reader is not None:
+            readers.setdefault(index, set()).add(reader)
+        if (index, behind) in seen:
+            continue
+        seen.add((index, behind))
         value, family = graph.values[index], graph.families[index]
         if family is Family.MOVE:
-            pending.append((data_of(value), restricted))
-        elif family is Family.PRODUCT and not restricted:
+            pending.append((data_of(value), index if behind else None))
+        elif family is Family.PRODUCT and not behind:
             found.add(index)
-            pending.append((data_of(value), True))
+            pending.append((data_of(value), index))
         elif graph.names[index] in _BETWEEN:
-            found |= set() if restricted else {index}
             read = list(operands(value))
             is_power = graph.names[index] in _POWERS or (len(read) == 2 and read[0].same_as(read[1]))
-            pending += [(operand, restricted and not is_power) for operand in read]
+            powers += [index] if behind and is_power else []
+            found |= set() if behind and not is_power else {index}
+            pending += [(operand, index if behind and not is_power else None) for operand in read]
+    return found | _reading(powers, readers)
+
+
+def _reading(bindings: list[int], readers: Mapping[int, Collection[int]]) -> set[int]:
+    """All that read these bindings, or what reads them."""
+    found: set[int] = set()
+    pending = list(bindings)
+    while pending:
+        new = set(readers.get(pending.pop(), ())) - found
+        found |= new
+        pending += new
     return found
