@@ -1,5 +1,6 @@
 """Accuracy control: a requested accuracy with as many multiply-accumulates in 8 bits as possible.
 
+0. If filters of a spectrum are in float, the configuration with them in 8 bits is tried.
 1. Settings of 8-bit quantization itself (calibrators, equalization, smoothing, rounding of weights, bias correction)
    are tried one after the other, each on top of the best so far, until one is accurate enough.
 2. If none is, layers are kept in 16 bits or in float, in order of the noise they put into the model's outputs for each
@@ -12,6 +13,7 @@ weights in groups `control_groups` searches.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import warnings
@@ -28,7 +30,7 @@ from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from ..passes.bodies import named_bindings
 from .analysis import QuantizedLayer, quantized_layers
-from .annotate import annotate, sites
+from .annotate import annotate, float_filters, sites
 from .calibrate import calibrate
 from .config import QConfig, resolve_config
 from .control_groups import GroupSearch
@@ -387,7 +389,7 @@ class _Search(Search):
     def run(self) -> Controlled:
         """Raises AccuracyError if nothing is accurate enough."""
         tried: list[tuple[Trial, _Setting]] = []
-        for trial, setting in self._settings():
+        for trial, setting in itertools.chain(self._with_filters(), self._settings()):
             tried.append((trial, setting))
             if trial.reached:
                 integers = self._integers(setting, _State())
@@ -408,6 +410,15 @@ class _Search(Search):
         raise self.unreached(", or allow layers in float (keep='auto')" if self._keep == "int16" else "")
 
     # ---- settings of 8 bits
+
+    def _with_filters(self) -> Iterator[tuple[Trial, _Setting]]:
+        """The setting with the filters of spectra in 8 bits, which are in float by default, if there are any. Often
+        they are most of a network's multiply-accumulates."""
+        filters = float_filters(folded(self.module, self.config, self._data), self.config)
+        if filters:
+            config = overridden(self.config, {name: {"precision": "int8"} for name in filters})
+            setting = self._setting(f"{', '.join(filters)} in 8 bits", config)
+            yield self._trial(setting, _State()), setting
 
     def _settings(self) -> Iterator[tuple[Trial, _Setting]]:
         """Each setting with its trial. Those that come later build on the best of the earlier ones."""

@@ -9,7 +9,7 @@ from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize import quantize
-from qnn_ext.quantize.annotate import annotate, sites
+from qnn_ext.quantize.annotate import annotate, float_filters, sites
 from qnn_ext.quantize.config import QConfig
 
 from .networks import float_module
@@ -290,6 +290,14 @@ def test_the_power_of_a_spectrum_stays_in_float_behind_filters_of_integers(preci
 
     found = activations(body, overrides={"filters": {"precision": precision}})
     assert found == {"x": "input", "level": "input"}
+
+
+def test_filters_that_only_a_spectrum_keeps_in_float():
+    module = float_module((1, 4, 6, 6), spectrum)
+    assert float_filters(module, config()) == ["filters"]
+    assert not float_filters(module, config(float_functions=()))
+    for precision in ("float32", "int16"):
+        assert not float_filters(module, config(overrides={"filt*": {"precision": precision}})), "the user says so"
 
 
 def test_the_logarithm_of_a_softmax_keeps_no_product_in_float():

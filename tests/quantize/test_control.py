@@ -122,6 +122,30 @@ def test_settings_come_before_layers(module):
     assert found.config.equalize and not found.config.overrides
 
 
+def test_filters_of_a_spectrum_are_tried_in_8_bits():
+    """They are most of a network's multiply-accumulates, and in float by default. The power behind them stays there."""
+    rng = np.random.default_rng(3)
+
+    def body(emit, x):
+        first, second = (rng.normal(size=shape).astype(np.float32) for shape in ((8, 4, 3, 3), (5, 8, 1, 1)))
+        power = emit(relax.op.square(emit(relax.op.nn.conv2d(x, relax.const(first)), "filters")))
+        level = emit(relax.op.log(emit(relax.op.add(power, relax.const(np.float32(1e-2))))))
+        return emit(relax.op.nn.conv2d(level, relax.const(second)), "network")
+
+    spectral = float_module((1, 4, 6, 6), body)
+    in_float, in_8_bits = (
+        sqnr(spectral, quantize(spectral, dataset=DATA, config=replace(FIXED, overrides=overrides)))
+        for overrides in ({}, {"filters": {"precision": "int8"}})
+    )
+    assert in_float > in_8_bits + 3
+    found = search(spectral, min_sqnr=in_8_bits - 1)
+    assert found.report.chosen.setting == "filters in 8 bits" and found.report.chosen.share == 1
+    assert sqnr(spectral, found.stages.result) == pytest.approx(in_8_bits, abs=0.1)
+    better = search(spectral, min_sqnr=in_8_bits + 2)
+    assert better.report.chosen.setting == "as configured" and better.report.chosen.share < 0.5
+    assert better.report.trials[0].setting == "filters in 8 bits" and not better.report.trials[0].reached
+
+
 def test_a_metric(module):
     labels = results(module).argmax(1)
     seen = []

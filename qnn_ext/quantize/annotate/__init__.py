@@ -15,10 +15,10 @@ from dataclasses import replace
 from ...module import QnnModule
 from ..config import QConfig
 from .loops import annotate_loops
-from .marks import annotate_main
+from .marks import annotate_main, float_filters
 from .sites import Site, sites
 
-__all__ = ["Site", "annotate", "sites"]
+__all__ = ["Site", "annotate", "float_filters", "sites"]
 
 
 def annotate(module: QnnModule, config: QConfig) -> QnnModule:

@@ -56,11 +56,41 @@ def before_logarithms(graph: Graph) -> set[int]:
             pending.append((data_of(value), index))
         elif graph.names[index] in _BETWEEN:
             read = list(operands(value))
-            is_power = graph.names[index] in _POWERS or (len(read) == 2 and read[0].same_as(read[1]))
+            is_power = _is_power(graph, index)
             powers += [index] if behind and is_power else []
             found |= set() if behind and not is_power else {index}
             pending += [(operand, index if behind and not is_power else None) for operand in read]
     return found | _reading(powers, readers)
+
+
+def filters_of_spectra(graph: Graph) -> set[int]:
+    """The products in `before_logarithms` whose results a power reads, before another product does: the filters that
+    find the spectrum. Their results are linear, so that sums of 8 or 16 bits may do where those of powers do not."""
+    spectra = before_logarithms(graph)
+    pending = [operand for index in spectra if _is_power(graph, index) for operand in operands(graph.values[index])]
+    found: set[int] = set()
+    seen: set[Any] = set()
+    while pending:
+        expr = pending.pop()
+        if not isinstance(expr, relax.Var) or expr not in graph.index or expr in seen:
+            continue
+        seen.add(expr)
+        index = graph.index[expr]
+        if graph.families[index] is Family.PRODUCT:
+            found |= {index} & spectra
+        elif graph.families[index] is Family.MOVE:
+            pending.append(data_of(graph.values[index]))
+        elif graph.names[index] in _BETWEEN:
+            pending += operands(graph.values[index])
+    return found
+
+
+def _is_power(graph: Graph, index: int) -> bool:
+    """Whether a binding is a power, or the product of a tensor with itself."""
+    read = list(operands(graph.values[index]))
+    return graph.names[index] in _POWERS or (
+        graph.names[index] in _BETWEEN and len(read) == 2 and read[0].same_as(read[1])
+    )
 
 
 def _reading(bindings: list[int], readers: Mapping[int, Collection[int]]) -> set[int]:

@@ -18,18 +18,35 @@ from ..config import LayerConfig, QConfig
 from .clusters import Cluster, Graph
 from .families import Family, is_constant, is_integer_resize
 from .layers import Layer, layers_of, weight_axis
+from .logarithms import filters_of_spectra
 
 
 def annotate_main(module: QnnModule, config: QConfig) -> QnnModule:
     """`annotate` without what is in loops."""
-    integral = config.partition_conversions == "fully_integral"
-    graph = Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral, config.dynamic)
+    graph = _graph(module, config)
     layers = layers_of(graph, config)
     products = {layer.head: layer.config for layer in layers if layer.is_product}
     half = {head: config.precision for head, config in products.items() if config.precision in HALVES}
     exact = {layer.head for layer in layers if not layer.config.quantized and layer.is_product}
     wishes = _Wishes(graph, layers, config)
     return replace(module, ir=_marked(graph, wishes.weights(), wishes.activations(), half, exact))
+
+
+def float_filters(module: QnnModule, config: QConfig) -> list[str]:
+    """The layers that find the spectrum which a logarithm reads, and are in float only for that reason: those for which
+    8 bits are most likely to do."""
+    if "log" not in config.float_functions:
+        return []
+    graph = _graph(module, config)
+    others = replace(config, float_functions=[name for name in config.float_functions if name != "log"])
+    quantized = {layer.head for layer in layers_of(graph, others) if layer.config.quantized}
+    found = filters_of_spectra(graph) & quantized
+    return [layer.name for layer in layers_of(graph, config) if layer.head in found and not layer.config.quantized]
+
+
+def _graph(module: QnnModule, config: QConfig) -> Graph:
+    integral = config.partition_conversions == "fully_integral"
+    return Graph(module.ir, config.float_functions, config.nbit_activation <= 8, integral, config.dynamic)
 
 
 @dataclass(frozen=True)
