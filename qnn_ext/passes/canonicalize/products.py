@@ -18,6 +18,8 @@ operands keep all four terms.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial, reduce
 
 import numpy as np
 from tvm import relax
@@ -213,7 +215,7 @@ def _conv2d_terms(
         weight, zw = shifted, np.zeros(1, np.int64)
     zw = zw.astype(np.int64)
     out_dtype = attributes["out_dtype"]
-    acc: relax.Expr = qnn.conv2d_accumulate(data, constant(weight), pad_value=za, out_dtype=out_dtype, **geometry)  # T1
+    acc = _sums(partial(qnn.conv2d_accumulate, pad_value=za, **geometry), data, weight, out_dtype, emit)  # T1
     if zw.any():
         if out_dtype == "int64":  # a window sum is int32
             ones = constant(np.ones((groups, *weight.shape[1:]), weight.dtype))
@@ -227,6 +229,46 @@ def _conv2d_terms(
     taps = int(np.prod(weight.shape[1:]))
     columns = weight.astype(np.int64).sum(axis=(1, 2, 3)) - taps * zw
     return _minus_weight_sums(acc, zero_point, columns, emit)  # − T3 + T4
+
+
+def _sums(
+    accumulate: Callable[..., relax.Call], data: relax.Expr, weight: np.ndarray, dtype: str, emit: Emit
+) -> relax.Expr:
+    """The sums of a product by weights of output channels × … × input channels.
+
+    int64 is what 16-bit data need in the worst case. But CPUs have instructions only for sums in int32: so if that
+    holds all sums of these weights, or of the weights of some input channels each, it is what they are computed in.
+    """
+    channels = weight.shape[-1]
+    step = _channels_in_int32(weight) if dtype == "int64" and str(data.ty.dtype) == "int16" else 0
+    if not step or (step < channels and shape_of(data)[-1] != channels):  # the latter: groups
+        return accumulate(data, constant(weight), out_dtype=dtype)
+
+    def part(first: int) -> relax.Expr:
+        last = min(first + step, channels)
+        some = data if step >= channels else emit(relax.op.strided_slice(data, [-1], [first], [last]))
+        own = constant(np.ascontiguousarray(weight[..., first:last]))
+        return emit(relax.op.astype(emit(accumulate(some, own, out_dtype="int32")), dtype))
+
+    return reduce(lambda one, other: emit(relax.op.add(one, other)), map(part, range(0, channels, step)))
+
+
+def _channels_in_int32(weight: np.ndarray) -> int:
+    """For how many consecutive input channels, the last axis, int32 holds the sum of any int16 values times the weights
+    of each output channel, and all parts of it; 0 if that takes more than `_MOST_PARTS` sums."""
+    channels = weight.shape[-1]
+    magnitudes = np.abs(weight.astype(np.int64)).reshape(len(weight), -1, channels).sum(axis=1)
+    for parts in range(1, _MOST_PARTS + 1):
+        step = -(-channels // parts)
+        step = step if parts == 1 else -(-step // _WHOLE) * _WHOLE
+        sums = np.add.reduceat(magnitudes, np.arange(0, channels, step), axis=1)
+        if int(sums.max(initial=0)) << 15 < 1 << 31:
+            return step
+    return 0
+
+
+_MOST_PARTS = 8  # each takes a kernel of its own
+_WHOLE = 16  # channels, so that parts begin where vectors do
 
 
 def _row_sum(data: relax.Expr, dtype: str, emit: Emit) -> relax.Expr:
@@ -255,7 +297,7 @@ def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
     if shifted is not None and (shifted.dtype == np.int8 or matrix.dtype == np.int16):
         matrix, zw = shifted, np.zeros(1, np.int64)
     zw = zw.astype(np.int64)
-    acc: relax.Expr = qnn.dense_accumulate(data, constant(matrix), out_dtype=out_dtype)  # T1
+    acc = _sums(qnn.dense_accumulate, data, matrix, out_dtype, emit)  # T1
     if zw.any():
         rows = _row_sum(data, out_dtype, emit)
         acc = _minus(acc, emit(relax.op.multiply(rows, constant(zw.astype(out_dtype)))), emit)  # − T2
