@@ -161,10 +161,7 @@ def _matmul(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -
         return None
     if known is not None and len(rhs) == 2:
         product = _by_constant(x, known, target, operands, emit)
-    elif len(rhs) == 2 and len(lhs) > 2:
-        rows = emit(relax.op.reshape(x, [prod(lhs[:-1]), lhs[-1]]))
-        product = _of_two(rows, y, target, operands, emit)
-    elif len(lhs) == len(rhs) and lhs[:-2] == rhs[:-2]:
+    elif len(rhs) == 2 or lhs[:-2] == rhs[:-2]:
         product = _of_two(x, y, target, operands, emit)
     else:
         return None
@@ -192,10 +189,10 @@ def _by_constant(
 
 
 def _of_two(x: relax.Expr, y: relax.Expr, target: Target, operands: _Operands, emit: Emit) -> relax.Call | None:
-    """x · y for operands of the same rank with the same batch axes."""
+    """x · y for operands with the same batch axes; all rows of x as one matrix if y is one."""
     lhs, rhs = shape_of(x), shape_of(y)
-    batch = prod(lhs[:-2])
-    shapes = (batch, *lhs[-2:]), (batch, rhs[-1], rhs[-2])
+    batch, rows = prod(rhs[:-2]), prod(lhs[:-1]) if len(rhs) == 2 else lhs[-2]
+    shapes = (batch, rows, lhs[-1]), (batch, rhs[-1], rhs[-2])
     for form in operands.forms(x, y):
         left, right = (_like(shape, dtype) for shape, dtype in zip(shapes, form, strict=True))
         if not is_fast(qnn.batch_matmul_accumulate(left, right, FLOAT), target):
