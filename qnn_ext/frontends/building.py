@@ -16,7 +16,7 @@ from ..errors import ModelFormatError, QnnError, UnsupportedOperatorError
 from ..limits import check, check_elements, check_rank, count_expression
 from ..op import compound
 from ..op.arguments import data_of
-from ..op.base import constant, constant_value, shape_of
+from ..op.base import constant, constant_value, dims_of, shape_of
 from ..op.cost import attribute
 from ..op.folding import folded, leaves
 from .size_rules import carried
@@ -76,7 +76,7 @@ class Builder(relax.BlockBuilder):
         """Bind an expression that has been checked, whatever sizes it reads."""
         bound = super().emit(expr, name_hint or self.layer)
         if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
-            check_elements([int(dim) for dim in bound.ty.shape.values[:] if isinstance(dim, tirx.IntImm)])
+            check_elements([int(dim) for dim in dims_of(bound.ty) if isinstance(dim, tirx.IntImm)])
         return bound
 
     def normalize(self, expr: relax.Expr) -> relax.Expr:

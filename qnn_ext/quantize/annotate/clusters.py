@@ -9,7 +9,7 @@ quantized.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,16 @@ class Graph(Regions):
                 break
             expr = data_of(self.values[index])
         return expr if isinstance(expr, relax.Var) and is_float(expr) else None
+
+    def leading_to(self, exprs: Iterable[Any], behind: Callable[[int], Iterable[Any]]) -> Iterator[int]:
+        """The bindings of some expressions, and of all that `behind` leads to from one of them, once each."""
+        pending, seen = [*exprs], set()
+        while pending:
+            expr = pending.pop()
+            if isinstance(expr, relax.Var) and expr in self.index and expr not in seen:
+                seen.add(expr)
+                yield self.index[expr]
+                pending += behind(self.index[expr])
 
     def external(self, cluster: Cluster) -> list[tuple[int, Any]]:
         """(member, operand) of the float32 variables that pointwise members read from outside the cluster."""

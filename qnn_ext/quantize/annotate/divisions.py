@@ -53,23 +53,19 @@ def _quotients(graph: Graph, index: int, dividend: Any) -> Iterator[tuple[int, l
 def _products(graph: Graph, expr: Any, own: Cluster | None) -> Iterator[int]:
     """The products outside of the cluster `own` from which moves, and functions of one tensor that keep ratios, lead to
     an operand: not the whole chain of a residual sum."""
-    pending: list[Any] = [expr]
-    seen: set[Any] = set()
-    while pending:
-        var = pending.pop()
-        if not isinstance(var, relax.Var) or var not in graph.index or var in seen:
-            continue
-        seen.add(var)
-        index = graph.index[var]
-        family = graph.families[index]
+
+    def behind(index: int) -> list[Any]:
+        value, family = graph.values[index], graph.families[index]
         if family is Family.MOVE:
-            pending.append(data_of(graph.values[index]))
-        elif family is Family.PRODUCT:
-            if graph.cluster_of(index) is not own:
-                yield index
-        elif graph.names[index] in KEEP_RATIOS:
-            read = [operand for operand in operands(graph.values[index]) if isinstance(operand, relax.Var)]
-            pending += read if len(read) == 1 else []
+            return [data_of(value)]
+        if family is Family.PRODUCT or graph.names[index] not in KEEP_RATIOS:
+            return []
+        read = [operand for operand in operands(value) if isinstance(operand, relax.Var)]
+        return read if len(read) == 1 else []
+
+    for index in graph.leading_to([expr], behind):
+        if graph.families[index] is Family.PRODUCT and graph.cluster_of(index) is not own:
+            yield index
 
 
 def _roots(graph: Graph, product: int) -> Iterator[Any]:

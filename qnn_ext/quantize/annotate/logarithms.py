@@ -6,7 +6,7 @@ operands, rounding errors drown quiet sounds. Like normalizations, what a logari
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from tvm import relax
@@ -67,22 +67,15 @@ def filters_of_spectra(graph: Graph) -> set[int]:
     """The products in `before_logarithms` whose results a power reads, before another product does: the filters that
     find the spectrum. Their results are linear, so that sums of 8 or 16 bits may do where those of powers do not."""
     spectra = before_logarithms(graph)
-    pending = [operand for index in spectra if _is_power(graph, index) for operand in operands(graph.values[index])]
-    found: set[int] = set()
-    seen: set[Any] = set()
-    while pending:
-        expr = pending.pop()
-        if not isinstance(expr, relax.Var) or expr not in graph.index or expr in seen:
-            continue
-        seen.add(expr)
-        index = graph.index[expr]
-        if graph.families[index] is Family.PRODUCT:
-            found |= {index} & spectra
-        elif graph.families[index] is Family.MOVE:
-            pending.append(data_of(graph.values[index]))
-        elif graph.names[index] in _BETWEEN:
-            pending += operands(graph.values[index])
-    return found
+    read = [operand for index in spectra if _is_power(graph, index) for operand in operands(graph.values[index])]
+
+    def behind(index: int) -> Iterable[Any]:
+        value, family = graph.values[index], graph.families[index]
+        if family is Family.MOVE:
+            return [data_of(value)]
+        return operands(value) if family is not Family.PRODUCT and graph.names[index] in _BETWEEN else ()
+
+    return {index for index in graph.leading_to(read, behind) if graph.families[index] is Family.PRODUCT} & spectra
 
 
 def _is_power(graph: Graph, index: int) -> bool:
