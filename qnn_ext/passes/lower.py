@@ -221,7 +221,7 @@ class _Kernel:
             return self._values[expr]
         name = op_name(expr)
         attributes = _attributes(name, expr)
-        operands = [self._operand(arg) for arg in expr.args if not isinstance(arg, relax.ShapeExpr)]
+        operands = [self._operand(arg) for arg in expr.args[:] if not isinstance(arg, relax.ShapeExpr)]
         if self._product and traits_of(expr).kind is Kind.ACCUMULATOR:
             tensor = self._anchor(name, expr, self._product)
         elif self._starts_at_bias(name, expr, operands):

@@ -27,9 +27,10 @@ def bindings_of(function: relax.Function) -> list[relax.VarBinding]:
 def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
     """`expr` with its variables replaced; returned unchanged if it contains none of them. A call whose operands keep
     their types keeps its own, so that it is not inferred again."""
-    if isinstance(expr, relax.Var):
+    kind = _kinds[type(expr)]
+    if kind is relax.Var:
         return environment.get(expr, expr)
-    if isinstance(expr, relax.Call):
+    if kind is relax.Call:
         args = expr.args[:]
         new = [substitute(arg, environment) for arg in args]
         changed = [(one, other) for one, other in zip(args, new, strict=True) if not one.same_as(other)]
@@ -37,14 +38,27 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
             return expr
         ty = expr.ty if all(_have_one_type(one, other) for one, other in changed) else None
         return relax.Call(expr.op, new, expr.attrs, expr.ty_args, ret_ty=ty)
-    if isinstance(expr, relax.Tuple):
+    if kind is relax.Tuple:
         fields = expr.fields[:]
         new = [substitute(field, environment) for field in fields]
         return expr if all(map(_is_same, fields, new)) else relax.Tuple(new)
-    if isinstance(expr, relax.TupleGetItem):
+    if kind is relax.TupleGetItem:
         value = substitute(expr.tuple_value, environment)
         return expr if value.same_as(expr.tuple_value) else relax.TupleGetItem(value, expr.index)
     return expr
+
+
+class _Kinds(dict[type, Any]):
+    """Which of the expressions that have operands each class is. TVM's classes have a metaclass that makes `isinstance`
+    slow where the answer is no."""
+
+    def __missing__(self, of: type) -> Any:
+        kinds = (relax.Call, relax.Var, relax.Tuple, relax.TupleGetItem)
+        self[of] = next((kind for kind in kinds if issubclass(of, kind)), None)
+        return self[of]
+
+
+_kinds = _Kinds()
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -132,17 +146,24 @@ class Rebuild:
         return substitute(expr, self.environment)
 
     def bind(self, var: relax.Var, expr: Any) -> Any:
-        """Replace a variable of the old `main` by `expr`, bound under the same name. One whose value stays what it was
-        stays too, so that no type is inferred again, here and for what reads it."""
+        """Replace a variable of the old `main` by `expr`, bound under the same name. A value of the same type is bound
+        to the same variable, so that what reads it stays as it is and no type is inferred again."""
         old = self._bound.get(var)
-        if isinstance(var, relax.DataflowVar) and old is not None and _stays(expr, old.value):
-            name = self.builder.get_unique_name(var.name)
-            kept = var if name == var.name else relax.DataflowVar(name, var.ty)
-            self.builder.emit_normalized(old if kept is var else relax.VarBinding(kept, expr))
-            self.environment[var] = kept
-        else:
-            self.environment[var] = emit_named(self.builder, expr, var.name)
+        if old is not None and isinstance(var, relax.DataflowVar) and _kinds[type(expr)] in _COMPUTED:
+            value = expr if expr.same_as(old.value) else self.builder.normalize(expr)
+            if _have_one_type(value, var):
+                self.environment[var] = self._bound_to(old, value)
+                return self.environment[var]
+        self.environment[var] = emit_named(self.builder, expr, var.name)
         return self.environment[var]
+
+    def _bound_to(self, old: relax.VarBinding, value: relax.Expr) -> relax.Var:
+        """The variable of an old binding, or one of another name if its own is taken, bound to a value of its type."""
+        name = self.builder.get_unique_name(old.var.name)
+        var = old.var if name == old.var.name else relax.DataflowVar(name, old.var.ty)
+        kept = var is old.var and value.same_as(old.value)
+        self.builder.emit_normalized(old if kept else relax.VarBinding(var, value))
+        return var
 
     def keep(self, binding: relax.VarBinding) -> Any:
         """Keep a binding of the old `main`."""
@@ -155,10 +176,6 @@ class Rebuild:
     def live_module(self) -> IRModule:
         """`module()` without bindings that nothing reads."""
         return without_dead_code(self.module())
-
-
-def _stays(expr: Any, old: Any) -> bool:
-    return isinstance(expr, (relax.Call, relax.Tuple, relax.TupleGetItem)) and expr.same_as(old)
 
 
 def without_dead_code(mod: IRModule) -> IRModule:
@@ -218,6 +235,9 @@ def emit_named(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
     return builder.emit(expr, name_hint=name)
 
 
+_COMPUTED = (relax.Call, relax.Tuple, relax.TupleGetItem)
+
+
 def is_anonymous(name: str) -> bool:
     """Whether a variable's name is one that TVM gave it, and not the model's."""
     return _ANONYMOUS.fullmatch(name) is not None
@@ -228,20 +248,21 @@ _ANONYMOUS = re.compile(r"(lv|gv)\d*")
 
 def operands(expr: Any) -> Iterator[Any]:
     """The tensor-like operands of a bound value, with tuples unpacked."""
-    if isinstance(expr, relax.Call):
+    kind = _kinds[type(expr)]
+    if kind is relax.Call:
         for arg in expr.args[:]:
-            yield from arg.fields[:] if isinstance(arg, relax.Tuple) else (arg,)
-    elif isinstance(expr, relax.Tuple):
+            yield from arg.fields[:] if _kinds[type(arg)] is relax.Tuple else (arg,)
+    elif kind is relax.Tuple:
         yield from expr.fields[:]
-    elif isinstance(expr, relax.TupleGetItem):
+    elif kind is relax.TupleGetItem:
         yield expr.tuple_value
-    elif isinstance(expr, relax.Var):
+    elif kind is relax.Var:
         yield expr
 
 
 def variables_of(expr: Any) -> list[relax.Var]:
     """The operands of a bound value that are variables."""
-    return [operand for operand in operands(expr) if isinstance(operand, relax.Var)]
+    return [operand for operand in operands(expr) if _kinds[type(operand)] is relax.Var]
 
 
 def needed(
@@ -268,6 +289,6 @@ def consumers(function: relax.Function, bindings: Sequence[relax.VarBinding]) ->
 
 def op_name(expr: Any) -> str:
     """The operator of a call, without "relax.": "qnn.conv2d", "add"; "" for anything else."""
-    if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op):
+    if _kinds[type(expr)] is relax.Call and isinstance(expr.op, ir.Op):
         return str(expr.op.name).removeprefix("relax.")
     return ""

@@ -58,7 +58,7 @@ def extent(sch: Schedule, loop: LoopRV) -> int:
 
 def is_reduction(sch: Schedule, block: SBlockRV) -> bool:
     """Whether a block reduces over some axis."""
-    return any(iter_var.iter_type == tirx.IterVar.CommReduce for iter_var in sch.get(block).iter_vars)
+    return any(iter_var.iter_type == tirx.IterVar.CommReduce for iter_var in sch.get(block).iter_vars[:])
 
 
 def inline_epilogue(sch: Schedule, accumulator: SBlockRV) -> SBlockRV:

@@ -44,13 +44,9 @@ def nanoseconds(stmt: tirx.Stmt) -> float:
 
 
 def _expression(value: Any) -> float:
-    count = 0
-
-    def visit(_: Any) -> None:
-        nonlocal count
-        count += 1
-
-    tvm_ffi.structural_walk(value, (ir.Expr, visit))
+    nodes: list[Any] = []
+    tvm_ffi.structural_walk(value, (ir.Expr, nodes.append))
+    count = len(nodes)
     dtype = tvm_ffi.dtype(str(value.ty.dtype))
     if dtype.lanes == 1:
         return count / SCALAR_NODES

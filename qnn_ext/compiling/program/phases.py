@@ -267,9 +267,11 @@ def share(loop: tirx.For, part: tirx.Var, parts: tirx.Var) -> tirx.Stmt:
 
 
 def _variables(node: Any) -> list[Any]:
+    """The variables in a statement or expression, once each: told apart by their hashes, which are their addresses, as
+    comparing variables is slow."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(node, (tirx.Var, lambda var: found.append(var)))
-    return found
+    tvm_ffi.structural_walk(node, (tirx.Var, found.append))
+    return list({hash(var): var for var in found}.values())
 
 
 def _bytes(alloc: tirx.AllocBuffer) -> int:

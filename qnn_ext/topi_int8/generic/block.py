@@ -1,5 +1,8 @@
 """Read-only view of the blocks of a TE-made PrimFunc: loops, kinds, accesses, and what one iteration costs.
 
+Expressions are told apart by `type(node) is …`: TVM's classes have a metaclass that makes `isinstance` slow where the
+answer is no.
+
 Only the plain form is understood: one perfect nest of serial loops of constant extent per block, each loop bound to one
 block iterator. Anything else (extern calls, nested blocks, symbolic shapes) is reported as not plain.
 """
@@ -43,6 +46,10 @@ _CHEAP_CALLS = {
 _PURE = 1  # TCallEffectKind: 0 annotation, 1 pure, above that reads or writes state
 _CALL_COST = 100  # a scalar library call against one addition, of which a vector instruction does 16
 _DIVIDE_COST = 4
+_NODE_COSTS: dict[type, int] = {
+    **dict.fromkeys((tirx.Div, tirx.FloorDiv, tirx.FloorMod, tirx.Mod), _DIVIDE_COST),
+    **dict.fromkeys((tirx.Var, tirx.IntImm, tirx.FloatImm), 0),
+}
 _SCATTERED_COST = 16  # a load per element instead of one per vector
 
 
@@ -91,7 +98,7 @@ class Block:
 
     @cached_property
     def loads(self) -> list[TensorLoad]:
-        return [node for node in self.nodes if isinstance(node, TensorLoad)]
+        return [node for node in self.nodes if type(node) is TensorLoad]
 
     @property
     def conditional(self) -> bool:
@@ -112,12 +119,12 @@ class Block:
     def largest_buffer(self) -> int:
         """Elements of the largest tensor the block touches."""
         buffers = [load.source for load in self.loads] + [store.buffer for store in self.stores]
-        return max(prod(int(size) for size in buffer.shape) for buffer in buffers)
+        return max(prod(map(int, buffer.shape[:])) for buffer in buffers)
 
     def computes_in(self, dtype: str) -> bool:
         """Whether values, as opposed to indices, are loaded or stored in this dtype or converted to it."""
         values = [*(store.value for store in self.stores), *self.loads]
-        values += [node for node in self.nodes if isinstance(node, tirx.Cast)]
+        values += [node for node in self.nodes if type(node) is tirx.Cast]
         return any(str(value.ty.dtype) == dtype for value in values)
 
     @property
@@ -159,7 +166,7 @@ def read_block(sch: Schedule, rv: Any, below: Any = None) -> Block | None:
     if below is not None:
         outside = [sch.get(handle).same_as(sch.get(below)) for handle in handles].index(True)
         handles = handles[outside + 1 :]
-    iterators = list(zip(node.iter_vars, _realize(sch, rv).iter_values, strict=True))
+    iterators = list(zip(node.iter_vars[:], _realize(sch, rv).iter_values[:], strict=True))
     loops = []
     for handle in handles:
         loop = sch.get(handle)
@@ -191,7 +198,7 @@ def expanded_size(block: Block, buffer: Any = None, producer: int = 0) -> int:
 
     producer: what each load of `buffer` counts for
     """
-    values = {node.var: node.value for node in block.nodes if isinstance(node, tirx.Let)}
+    values = {node.var: node.value for node in block.nodes if type(node) is tirx.Let}
     if values:
         return _expanded_size(block.nodes, values, {}, buffer, producer)
     repeated = 0 if buffer is None else sum(load.source.same_as(buffer) for load in block.loads)
@@ -236,6 +243,7 @@ def stride_of(indices: Sequence[Any], var: tirx.Var) -> str:
 
     In blocks of a layout [..., var // n, ..., var % n] the next element counts as "unit".
     """
+    indices = indices[:]
     if not any(uses(index, var) for index in indices):
         return "none"
     blocks = [index for index in indices if isinstance(index, tirx.FloorDiv) and index.a.same_as(var)]
@@ -281,12 +289,10 @@ def _is_pure(call: Call) -> bool:
 
 
 def _call_name(node: Any) -> str:
-    return getattr(node.op, "name", "") if isinstance(node, Call) else ""
+    return getattr(node.op, "name", "") if type(node) is Call else ""
 
 
 def _node_cost(node: Any) -> int:
-    if isinstance(node, Call):
+    if type(node) is Call:
         return 1 if _call_name(node) in _CHEAP_CALLS else _CALL_COST
-    if isinstance(node, tirx.Div | tirx.FloorDiv | tirx.FloorMod | tirx.Mod):
-        return _DIVIDE_COST
-    return 0 if isinstance(node, tirx.Var | tirx.IntImm | tirx.FloatImm) else 1
+    return _NODE_COSTS.get(type(node), 1)

@@ -87,7 +87,7 @@ class Operand:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(int(d) for d in self.tensor.shape) if self.tensor is not None else self.value.shape
+        return tuple(map(int, self.tensor.shape[:])) if self.tensor is not None else self.value.shape
 
     @property
     def dtype(self) -> str:
