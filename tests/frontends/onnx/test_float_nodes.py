@@ -31,7 +31,6 @@ DATA_INPUTS = {
 
 # What is refused, and why; everything else must pass
 REFUSED = {
-    "antialias": "Resize with antialias",
     "training": "training mode",
     "zero_size": "empty tensors",
     "empty_set": "empty tensors",

@@ -3,8 +3,8 @@
 Nearest neighbour only moves values; linear takes two slices per axis, cubic four. The rules are those of the ONNX
 specification (version 19) in float64. Where a position is mathematically an integer or a midpoint, its last bit decides
 which neighbour is nearest: so these positions are computed in float32 as ONNX Runtime does, and with its tolerance for
-midpoints (upsamplebase.h). Linear interpolation of images and volumes is in `resize_linear`. Antialiasing is not
-supported.
+midpoints (upsamplebase.h). Linear interpolation of images and volumes is in `resize_linear`, what keeps images from
+aliasing in `resize_antialias`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ....limits import check_elements
 from ....op.base import constant, normalize_axis
 from ..node import Node
 from ..registry import converter
-from . import resize_linear
+from . import resize_antialias, resize_linear
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,6 @@ def resize_by_scales(node: Node) -> relax.Expr:
 def resize(node: Node) -> relax.Expr:
     """Version 11 and later: scales or sizes, perhaps of some axes only or keeping the aspect ratio; seven coordinate
     modes."""
-    if node.attribute("antialias", 0):
-        raise node.unsupported("the attribute antialias")
     shape = node.shape(0)
     chosen = node.attribute("axes") or list(range(len(shape)))
     chosen = [normalize_axis(axis, len(shape)) for axis in chosen]
@@ -181,6 +179,8 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
     if any(axis.target < 1 for axis in axes):
         raise node.malformed(f"the result would have shape {tuple(axis.target for axis in axes)}")
     check_elements([axis.target for axis in axes])
+    if node.attribute("antialias", 0):
+        return _antialiased(node, axes, coordinates)
     spatial = _spatial_axes(node, axes, coordinates) if mode == "linear" else ()
     if mode != "nearest" and not spatial and not node.dtype(0).startswith("float"):
         raise node.unsupported(
@@ -197,6 +197,28 @@ def _resize(node: Node, axes: list[Axis], coordinates: str, nearest: str) -> rel
         same = axis.target == axis.length and axis.scale == 1.0 and axis.roi == (0.0, 1.0)
         if not same:
             data = _resize_axis(node, data, index, axis, _COORDINATES[coordinates], _NEAREST[rounding])
+    return data
+
+
+def _antialiased(node: Node, axes: list[Axis], coordinates: str) -> relax.Expr:
+    """The last axis first; one that keeps its length is not filtered, whatever its scale."""
+    mode, dtype = node.attribute("mode", "nearest"), node.dtype(0)
+    if mode == "nearest":
+        raise node.malformed("antialias is for mode linear or cubic, found nearest")
+    if not dtype.startswith("float") and dtype != "uint8":
+        raise node.unsupported(
+            f"antialias on {dtype} data, where ONNX Runtime is wrong for int8: cast it to float32 before"
+        )
+    data = node.input(0)
+    for index, axis in reversed(list(enumerate(axes))):
+        if axis.target == axis.length:
+            continue
+        positions = _float32_positions(axis, _COORDINATES[coordinates])
+        data = resize_antialias.resized(
+            node, data, index, positions, axis.length, axis.scale, bool(node.attribute("exclude_outside", 0))
+        )
+    for index, axis in enumerate(axes):
+        data = _extrapolated(node, data, index, axis, _float32_positions(axis, _COORDINATES[coordinates]))
     return data
 
 
