@@ -35,7 +35,7 @@ from .registry import find_converter
 from .run_time_sizes import convert_with_sizes
 from .sequences import TensorSequence, converter_of, only_tensors
 from .shapes import InputShapes, fixing_hint
-from .tensors import FLOAT8, HELD_AS
+from .tensors import FLOAT8, HELD_AS, KEEP_TYPES
 
 _MOST_NESTED = 32  # graphs within graphs
 
@@ -220,6 +220,8 @@ class Importer:
             for name, value in zip(operator.outputs, results, strict=False):
                 if name:
                     self.assembly.define(name, self._bind(value, name))
+            if operator.op_type in KEEP_TYPES and not operator.domain:
+                self._mark_narrow(operator.outputs[:1], self._narrow(operator.inputs[:1]))
 
     def _convert_sequence(self, operator: Operator) -> bool:
         """Convert an operator on a sequence; False for one on tensors."""
@@ -245,8 +247,7 @@ class Importer:
         inputs = [constant_value(self.assembly.value(name)) if name else None for name in operator.inputs]
         if any(value is None for name, value in zip(operator.inputs, inputs, strict=True) if name):
             return False
-        narrow = [self.assembly.narrow_dtypes.get(name, "") for name in operator.inputs]
-        results = evaluate(operator, inputs, narrow, self.model.opset(operator.domain))
+        results = evaluate(operator, inputs, self._narrow(operator.inputs), self.model.opset(operator.domain))
         if results is None or len(results) < len(operator.outputs):
             return False
         for name, result in zip(operator.outputs, results, strict=False):
@@ -255,9 +256,17 @@ class Importer:
             charge(value.shape)
             if name:
                 self.assembly.define(name, constant(value))
-                if dtype:
-                    self.assembly.narrow_dtypes[name] = dtype
+                self._mark_narrow([name], [dtype])
         return True
+
+    def _narrow(self, names: Sequence[str]) -> list[str]:
+        """The dtypes of values that are held in another one, "" for all others."""
+        return [self.assembly.narrow_dtypes.get(name, "") for name in names]
+
+    def _mark_narrow(self, names: Sequence[str], dtypes: Sequence[str]) -> None:
+        self.assembly.narrow_dtypes.update(
+            {name: dtype for name, dtype in zip(names, dtypes, strict=False) if name and dtype}
+        )
 
     def _convert_graphs(self, operator: Operator) -> None:
         """A node with graphs of its own."""
@@ -269,15 +278,26 @@ class Importer:
                 raise ModelFormatError(f"the graph {name!r} is missing")
             return read_subgraph(graph, self.model.external)
 
-        results = CONTROL_FLOW[operator.op_type](node, read, self._run_graph)
+        narrow: list[str] = []
+
+        def run(graph: Subgraph, inputs: Sequence[relax.Expr]) -> list[relax.Expr]:
+            results, narrow[:] = self._run_graph(graph, inputs, self._narrow(operator.inputs))
+            return results
+
+        results = CONTROL_FLOW[operator.op_type](node, read, run)
         if len(results) < len(operator.outputs):
             raise ModelFormatError(f"has {len(operator.outputs)} outputs, but its body has {len(results)}")
         for name, value in zip(operator.outputs, results, strict=False):
             if name:
                 self.assembly.define(name, value)
+        self._mark_narrow(
+            operator.outputs, narrow[operator.op_type == "Loop" :]
+        )  # whose body returns a condition first
 
-    def _run_graph(self, graph: Subgraph, inputs: Sequence[relax.Expr]) -> list[relax.Expr]:
-        """The outputs of a node's graph for these inputs. Its values are known in it only."""
+    def _run_graph(
+        self, graph: Subgraph, inputs: Sequence[relax.Expr], narrow: Sequence[str]
+    ) -> tuple[list[relax.Expr], list[str]]:
+        """The outputs of a node's graph for these inputs, and their narrow dtypes. Its values are known in it only."""
         if self._depth >= _MOST_NESTED:
             raise ModelFormatError("graphs are nested too deeply")
         add_own(_elements_of(graph))
@@ -287,9 +307,10 @@ class Importer:
             self.assembly.narrow_dtypes.update(graph.narrow_dtypes)
             for name, value in zip(graph.inputs, inputs, strict=True):
                 self.assembly.define(name, value)
+            self._mark_narrow(graph.inputs, narrow)
             for inner in _needed(graph.operators, graph.outputs):
                 self._convert(inner)
-            results = [self.assembly.value(name) for name in graph.outputs]
+            results = [self.assembly.value(name) for name in graph.outputs], self._narrow(graph.outputs)
         self._depth -= 1
         return results
 

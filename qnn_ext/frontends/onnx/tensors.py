@@ -32,6 +32,8 @@ NARROW = {21: "uint4", 22: "int4", 25: "uint2", 26: "int2"}  # held as uint8 and
 FLOAT8 = {17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz"}  # held as float32
 HELD_AS = {name: name[:-1] + "8" for name in NARROW.values()} | dict.fromkeys(FLOAT8.values(), "float32")
 """The dtype whose values hold those of a dtype that NumPy does not have."""
+KEEP_TYPES = frozenset({"Flatten", "Identity", "Pad", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+"""The operators that take such a dtype and give it back (other than QuantizeLinear, casts and nodes with graphs)."""
 
 # the field that holds the elements when they are not raw bytes
 _FIELDS = {1: "float_data", 7: "int64_data", 11: "double_data", 12: "uint64_data", 13: "uint64_data"}

@@ -123,6 +123,56 @@ def test_constants_are_cast_at_import(rng):
     check(model(nodes, [value("x", (4, 4))], [value("y", (4, 4))], {"w": large}), {"x": x})
 
 
+def _branches(code):
+    graphs = [
+        onnx.helper.make_graph([node("Identity", ["q"], [name])], name, [], [_float8(name, code)]) for name in "te"
+    ]
+    return [node("If", ["condition"], ["moved"], then_branch=graphs[0], else_branch=graphs[1])]
+
+
+def _rounds(code, stacked):
+    """A loop whose state is float8 and changes, or that stacks float8."""
+    inside = [
+        node("Identity", ["before"], ["after"]),
+        node("DequantizeLinear", ["state", "s", "z"], ["real"]),
+        node("Sin", ["real"], ["sine"]),
+        node("QuantizeLinear", ["sine", "s", "z"], ["next"]),
+    ]
+    going = [value("round", (), np.int64), value("before", (), np.bool_), _float8("state", code)]
+    results = [value("after", (), np.bool_), _float8("next", code), *[_float8("each", code)] * stacked]
+    inside += [node("Identity", ["next"], ["each"])] * stacked
+    body = onnx.helper.make_graph(inside, "body", going, results)
+    return [node("Loop", ["three", "", "q"], ["last", "moved"] if stacked else ["moved"], body=body)]
+
+
+def _float8(name, code):
+    return onnx.helper.make_tensor_value_info(name, code, None)
+
+
+MOVES = {
+    "Identity": lambda _: [node("Identity", ["q"], ["moved"])],
+    "Transpose": lambda _: [node("Transpose", ["q"], ["moved"], perm=[1, 0])],
+    "Reshape": lambda _: [node("Reshape", ["q", "shape"], ["moved"])],
+    "If": _branches,
+    "a state of Loop": lambda code: _rounds(code, False),
+    "outputs of Loop": lambda code: _rounds(code, True),
+}
+
+
+@pytest.mark.parametrize("moves", MOVES)
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_what_only_moves_keeps_the_dtype(dtype, moves, rng):
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        *MOVES[moves](CODES[dtype]),
+        node("DequantizeLinear", ["moved", "s", "z"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.25), "shape": np.int64([2, 12]), "three": np.int64(3), "condition": np.bool_(True)}
+    proto = model(nodes, [value("x", (4, 6))], [value("y", None)], constants)
+    add_float8(proto, "z", dtype, 0.0)
+    check(proto, {"x": rng.standard_normal((4, 6), np.float32) * 3})
+
+
 def test_what_is_refused():
     cast = model(
         [node("Cast", ["x"], ["q"], to=Proto.FLOAT8E5M2, saturate=0), node("Cast", ["q"], ["y"], to=Proto.FLOAT)],
