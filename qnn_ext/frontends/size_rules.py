@@ -560,9 +560,9 @@ def _dense(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     return call, sizes.of(data)
 
 
-@_rule(*(f"nn.conv{rank}d" for rank in (1, 2, 3)))
+@_rule(*(f"nn.conv{rank}d" for rank in (1, 2, 3)), "qnn.conv2d")
 def _convolution(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
-    """A number of samples, and windows over as many elements as count, with zeros behind them."""
+    """A number of samples, and windows over as many elements as count, with zeros (zero points) behind them."""
 
     def length(size: Size, pads: int, step: int, reach: int, extra: int) -> Any:
         more = pads - reach - 1 + step
@@ -588,10 +588,11 @@ def _transposed_convolution(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr,
 def _windows(sizes: Sizes, call: relax.Call, length: Callable[..., Any]) -> tuple[relax.Expr, Axes]:
     """length: (size, padding on both sides, stride, distance of a window's ends, output_padding) -> the result's"""
     data, attributes = _only_data(sizes, call), call.attrs
-    axes, rank = sizes.of(data), len(shape_of(data)) - 2
+    axes, rank, integers = sizes.of(data), len(shape_of(data)) - 2, op_name(call) == "qnn.conv2d"
     if set(axes) == {0}:
         return call, axes
-    if 1 in axes or not str(attributes.data_layout).startswith("NC"):
+    layout = str(attributes.data_layout), str(attributes.kernel_layout)
+    if 1 in axes or not layout[0].startswith("NC") or not layout[1].startswith(("OI", "IO")):
         raise sizes.refused(call)
     pads, strides, dilation = ([int(one) for one in attributes[name]] for name in ("padding", "strides", "dilation"))
     extra = [int(one) for one in attributes["output_padding"]] if "transpose" in op_name(call) else [0] * rank
@@ -602,13 +603,14 @@ def _windows(sizes: Sizes, call: relax.Call, length: Callable[..., Any]) -> tupl
         at = axis - 2
         reach = dilation[at] * (kernel[at] - 1)
         found[axis] = length(size, pads[at] + pads[rank + at], strides[at], reach, extra[at])
-    filled = sizes.filled(data, 0, along)
+    padding = sizes.emit(relax.op.astype(call.args[2], str(data.ty.dtype))) if integers else 0
+    filled = sizes.filled(data, padding, along)
     return relax.Call(call.op, [filled, *call.args[1:]], call.attrs, call.ty_args), found
 
 
 @_rule(
     *(f"nn.{name}{rank}d" for name in ("max_pool", "avg_pool", "adaptive_avg_pool") for rank in (1, 2, 3)),
-    *("nn.group_norm", "nn.instance_norm", "image.resize2d", "qnn.conv2d", "qnn.conv2d_transpose", "qnn.avg_pool2d"),
+    *("nn.group_norm", "nn.instance_norm", "image.resize2d", "qnn.conv2d_transpose", "qnn.avg_pool2d"),
     *("qnn.qlinear_avg_pool", "qnn.group_norm", "qnn.instance_norm", "qnn.resize"),
 )
 def _samples(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:

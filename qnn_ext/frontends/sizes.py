@@ -245,12 +245,12 @@ class Sizes:
         return self.once(("valid", size.value, length), lambda: self.emit(relax.op.less(positions, size.value)))
 
     def filled(self, data: relax.Expr, value: Any, axes: Axes | None = None) -> relax.Expr:
-        """`data` with a value in place of what is beyond sizes, its own unless given."""
+        """`data` with a number, or a scalar of its dtype, in place of what is beyond sizes, its own unless given."""
         own, shape = self.of(data), shape_of(data)
         for axis, size in (own if axes is None else axes).items():
             wide = tuple(shape[axis] if index == axis else 1 for index in range(len(shape)))
             mask = self.emit(relax.op.reshape(self.valid(size, shape[axis]), wide))
-            fill = constant(np.asarray(value, str(data.ty.dtype)))
+            fill = value if isinstance(value, relax.Expr) else constant(np.asarray(value, str(data.ty.dtype)))
             data = self.emit(relax.op.where(mask, data, fill), own)
         return data
 

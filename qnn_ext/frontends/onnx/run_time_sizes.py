@@ -44,6 +44,7 @@ _COUNTERPARTS = Counterparts(_CARRYING + _OF_MICROSOFT)
 _MICROSOFT_CARRYING = frozenset(_OF_MICROSOFT.split())
 _converter = _COUNTERPARTS.of
 _ARITHMETIC = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Min": "minimum", "Max": "maximum", "Div": "divide"}
+_MOST_IN_FLOAT = 1 << 24  # float32 has all integers up to it
 _REDUCTIONS = {
     "ReduceProd": Sizes.times,
     "ReduceSum": Sizes.plus,
@@ -83,9 +84,16 @@ def _computed(node: Node, sizes: Sizes) -> relax.Expr | None:
 
 def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
     name, data = node.op_type, inputs[0]
-    if name in _ARITHMETIC:
+    integers = not node.dtype(0).startswith("float")  # floats only hold sizes on their way to Range
+    if name in _ARITHMETIC and integers:
         return build.arithmetic(sizes, _ARITHMETIC[name], inputs)
     if name == "Cast" and node.target_dtype("to") in ("int32", "int64"):
+        return data
+    if (
+        name == "Cast"
+        and node.target_dtype("to") == "float32"
+        and all(not isinstance(one, Size) or one.most <= _MOST_IN_FLOAT for one in data.reshape(-1))
+    ):
         return data
     if name == "Identity":
         return data
@@ -101,7 +109,13 @@ def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
     if name in ("Squeeze", "Unsqueeze", "Reshape") and data.size == 1:
         rank = {"Squeeze": 0, "Unsqueeze": data.ndim + 1, "Reshape": 1}[name]
         return data.reshape((1,) * rank)
-    if name in _REDUCTIONS and data.ndim == 1 and data.size and not node.attribute("noop_with_empty_axes", 0):
+    if (
+        name in _REDUCTIONS
+        and integers
+        and data.ndim == 1
+        and data.size
+        and not node.attribute("noop_with_empty_axes", 0)
+    ):
         reduced = build.objects(reduce(partial(_REDUCTIONS[name], sizes), data.tolist()))
         return reduced.reshape((1,) * int(node.attribute("keepdims", 1)))
     if name == "Equal" and all(isinstance(one, Size) or one < 0 for one in inputs[1].reshape(-1)):
@@ -176,10 +190,17 @@ def _tile(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("Range")
 def _range(node: Node, sizes: Sizes) -> relax.Expr:
-    (start,), (limit,), (step,) = (given_dims(node, sizes, index) for index in range(3))
+    (start,), (limit,), (step,) = (_whole_numbers(node, sizes, index) for index in range(3))
     if not isinstance(limit, Size) or not isinstance(start, int) or not isinstance(step, int) or step < 1 or start < 0:
         raise node.unsupported("a range other than from an integer up to a size known only at run time")
     return build.counted(sizes, start, limit, step, node.dtype(0))
+
+
+def _whole_numbers(node: Node, sizes: Sizes, index: int) -> list[Any]:
+    """A shape, or float constants if they are integers, which ONNX Runtime's quantizer may have quantized."""
+    if sizes.elements(node.input(index)) is not None or not node.dtype(index).startswith("float"):
+        return given_dims(node, sizes, index)
+    return [int(value) if value.is_integer() else None for value in node.constant(index).reshape(-1).tolist()]
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------

@@ -958,6 +958,52 @@ def test_speech_longer_than_the_largest_length(rng):
     runner.run(feed | {"durations": F32([2, 2, 2, 1, 0])})
 
 
+def test_a_range_of_floats_up_to_the_length_of_a_mask(rng):
+    """As a text-to-speech network finds which text each frame speaks: the length went through a cast."""
+    nodes = [
+        node("Add", ["length", "zero"], ["computed"]),
+        node("Range", ["zero", "computed", "one"], ["steps"]),
+        node("Cast", ["steps"], ["mask"], to=onnx.TensorProto.FLOAT),
+        node("Shape", ["mask"], ["shape"]),
+        node("Cast", ["shape"], ["real"], to=onnx.TensorProto.FLOAT),
+        node("Squeeze", ["real"], ["limit"]),
+        node("Range", ["start", "limit", "step"], ["frames"]),
+        node("Unsqueeze", ["ends", "last"], ["column"]),
+        node("Less", ["frames", "column"], ["spoken"]),
+        node("Cast", ["spoken"], ["y"], to=onnx.TensorProto.FLOAT),
+    ]
+    constants = {"zero": I64(0), "one": I64(1), "start": F32(1), "step": F32(2), "last": I64([1])}
+    inputs = [value("length", (), I64), value("ends", (4,))]
+    proto = model(nodes, inputs, [value("y", None)], constants, opset=17)
+    feeds = [{"length": np.array(length), "ends": rng.uniform(0, 9, 4).astype(F32)} for length in (0, 1, 6, 9)]
+    shapes = check(proto, *feeds, largest={"computed": 9})
+    assert [one[0] for one in shapes] == [(4, 0), (4, 0), (4, 3), (4, 4)]
+
+
+def test_a_convolution_of_integers_over_a_computed_length(rng):
+    """What lies beyond the length counts as the zero point, as padding does."""
+    nodes = [
+        node("Add", ["length", "zero"], ["computed"]),
+        node("Range", ["zero", "computed", "one"], ["frames"]),
+        node("Gather", ["table", "frames"], ["rows"]),
+        node("Transpose", ["rows"], ["columns"], perm=[1, 0]),
+        node("Unsqueeze", ["columns", "first"], ["data"]),
+        node("ConvInteger", ["data", "w", "zx", "zw"], ["y"], kernel_shape=[3], pads=[1, 1], strides=[2]),
+        node("DequantizeLinear", ["data", "s", "zx"], ["x"]),
+        node("DynamicQuantizeLinear", ["x"], ["q", "sq", "zq"]),
+        node("ConvInteger", ["q", "w", "zq"], ["z"], kernel_shape=[3], pads=[2, 2], dilations=[2]),
+    ]
+    constants = {"zero": I64(0), "one": I64(1), "first": I64([0]), "s": F32(0.5), "zx": np.uint8(7), "zw": np.int8(3)}
+    constants |= {
+        "w": rng.integers(-9, 9, (2, 3, 3)).astype(np.int8),
+        "table": rng.integers(0, 255, (12, 3)).astype(np.uint8),
+    }
+    outputs = [value("y", None, np.int32), value("z", None, np.int32)]
+    proto = model(nodes, [value("length", (), I64)], outputs, constants, opset=17)
+    shapes = check(proto, *({"length": np.array(length)} for length in (12, 1, 6, 9)), largest={"computed": 12})
+    assert [one[0] for one in shapes] == [(1, 2, 6), (1, 2, 1), (1, 2, 3), (1, 2, 5)]
+
+
 def test_what_a_largest_value_is_given_for(rng):
     with pytest.raises(UnsupportedOperatorError, match=r"a range up to 'length'.*largest=\{'length': n\}"):
         qnn_ext.from_onnx(speech(rng))
