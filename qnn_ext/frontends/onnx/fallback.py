@@ -28,6 +28,10 @@ _REMEDIES = {
     "Runtime",
     "com.amd.quark": "its block and 16-bit floats are not supported: quantize to integers, as with A8W8 or XINT8",
 }
+# … or of these names
+_RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
 
 # What TVM's importer converts, but to something other than what the model means
 _UNSOUND = {
@@ -57,6 +61,10 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         raise UnsupportedOperatorError(
             f"operator {node.op_type} of domain {_LAID_OUT} computes in the layout of one kind of CPU: take the model "
             "that ONNX Runtime optimized, or optimize it with ORT_ENABLE_EXTENDED instead of ORT_ENABLE_ALL"
+        )
+    if node.op_type in _RANDOM and not node.domain:
+        raise node.unsupported(
+            f"random numbers: make '{node.outputs[0]}' an input of the model, and give it numbers drawn by your program"
         )
     opset = _ADOPTED.get((node.domain, node.op_type)) if node.domain else node.opset
     if opset is None or node.op_type not in table:

@@ -139,6 +139,12 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("operator", ["RandomNormalLike", "RandomUniformLike", "Bernoulli"])
+def test_random_numbers_are_refused_with_a_remedy(operator):
+    with pytest.raises(UnsupportedOperatorError, match=rf"{operator}.*random numbers: make 'y0' an input of the model"):
+        from_onnx(one_node(operator, {"x": ((2, 3),)}))
+
+
 @pytest.mark.parametrize("operator, inputs, attributes, message", REFUSED)
 def test_what_no_data_has_is_refused(operator, inputs, attributes, message):
     with pytest.raises(QnnError, match=f"{operator}.*{message}"):
