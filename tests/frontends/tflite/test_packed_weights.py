@@ -155,8 +155,10 @@ def test_convolutions_equal_litert(kernel: int, scales: str) -> None:
         assert_close(result, litert(model, data, kind))
 
 
-def quantized(name: str, scales: str, channels: int, units: int, bits: int = 4) -> tuple[bytes, tuple[int, ...]]:
-    """An operator on int8 with weights of few bits, as ai-edge-quantizer's static recipes write it."""
+def quantized(
+    name: str, scales: str, channels: int, units: int, bits: int = 4, activations: int = 8
+) -> tuple[bytes, tuple[int, ...]]:
+    """An operator on int8 or int16 with weights of few bits, as ai-edge-quantizer's static recipes write it."""
     rng, sketch = np.random.default_rng(channels + units), Sketch()
     options = {
         "CONV_2D": schema.Conv2DOptionsT,
@@ -172,16 +174,20 @@ def quantized(name: str, scales: str, channels: int, units: int, bits: int = 4) 
         options.dilationHFactor, options.dilationWFactor = 1, 1
     if name == "DEPTHWISE_CONV_2D":
         options.depthMultiplier = units // channels
-    x = sketch.tensor(shape, TYPES.INT8, quant=quantization([0.05], [3]), name="x")
+    narrow = activations == 8
+    dtype = TYPES.INT8 if narrow else TYPES.INT16
+    x = sketch.tensor(shape, dtype, quant=quantization([0.05], [3 if narrow else 0]), name="x")
     filter_shape = filters.get(name, (units, channels))
     values = rng.integers(-7, 8, filter_shape)
     scale = rng.uniform(0.01, 0.1, units if scales == "channel" else 1).astype(np.float32)
     axis = 3 if name == "DEPTHWISE_CONV_2D" and scales == "channel" else 0
     params = quantization(scale.tolist(), [0] * len(scale), axis)
-    w = sketch.tensor(filter_shape, DTYPES[bits], written_bits(values.reshape(-1), f"int{bits}"), params, name="w")
+    packed = values.astype(np.int8).tobytes() if bits == 8 else written_bits(values.reshape(-1), f"int{bits}")
+    w = sketch.tensor(filter_shape, DTYPES[bits], packed, params, name="w")
     steps = quantization((0.05 * scale).tolist(), [0] * len(scale))
-    b = sketch.tensor((units,), TYPES.INT32, rng.integers(-99, 99, units).astype(np.int32), steps, name="b")
-    y = sketch.tensor(result, TYPES.INT8, quant=quantization([0.0913], [-5]), name="y")
+    bias = rng.integers(-99, 99, units).astype(np.int32 if narrow else np.int64)
+    b = sketch.tensor((units,), TYPES.INT32 if narrow else TYPES.INT64, bias.tobytes(), steps, name="b")
+    y = sketch.tensor(result, dtype, quant=quantization([0.0913], [-5 if narrow else 0]), name="y")
     versions = {"CONV_2D": 7, "DEPTHWISE_CONV_2D": 6, "FULLY_CONNECTED": 12}
     sketch.operator(getattr(OPS, name), [x, w, b], [y], options, version=versions[name])
     sketch.graph.inputs, sketch.graph.outputs = [x], [y]
@@ -211,6 +217,20 @@ def test_quantized_products_equal_litert(name: str, channels: int, units: int, s
         x = rng.integers(-128, 128, shape).astype(np.int8)
         (result,) = Interpreter(module).run([x]).values()
         np.testing.assert_array_equal(result, litert(model, x, kind))
+
+
+@pytest.mark.parametrize("numerics", ["float32", "tflite"])
+@pytest.mark.parametrize("scales", ["channel", "tensor"])
+@pytest.mark.parametrize("channels", [6, 16])
+def test_depthwise_products_of_int16_equal_those_of_8_bit_weights(channels: int, scales: str, numerics: str) -> None:
+    """LiteRT's kernel reads two packed weights as one of 8 bits, and past the tensor's end: the same weights in 8 bits
+    are the measure."""
+    model, shape = quantized("DEPTHWISE_CONV_2D", scales, channels, channels, 4, 16)
+    wide, _ = quantized("DEPTHWISE_CONV_2D", scales, channels, channels, 8, 16)
+    x = np.random.default_rng(0).integers(-(2**15), 2**15, shape).astype(np.int16)
+    kind = OpResolverType.AUTO if numerics == "float32" else OpResolverType.BUILTIN_REF
+    (result,) = Interpreter(from_tflite(model, numerics=numerics)).run([x]).values()
+    np.testing.assert_array_equal(result, litert(wide, x, kind))
 
 
 def test_a_decoder_with_its_cache() -> None:
