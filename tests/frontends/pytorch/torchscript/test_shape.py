@@ -99,6 +99,14 @@ def test_upsample(rng, engine, mode, channels_last):
     check(lambda x: F.interpolate(x, size=(8, 5), **options), x, engine=engine, off_by_one=4)
 
 
+@pytest.mark.parametrize("channels", [3, 8, 32])
+@pytest.mark.parametrize("size", [7, 9])
+def test_channels_last_kernels_of_bilinear_resizing(rng, channels, size):
+    """Exact at sizes whose weights are often close to ties."""
+    x = quantized(rng, (4, channels, 8, 8), 0.037, 17).contiguous(memory_format=torch.channels_last)
+    check(lambda x: F.interpolate(x, size=(size, size), mode="bilinear"), x)
+
+
 @pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 3, 5), (2, 3, 4, 5)])
 def test_stack_of_quantized(rng, engine, shape):
     """In the QParams of the first."""

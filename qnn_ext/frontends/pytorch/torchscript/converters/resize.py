@@ -14,6 +14,8 @@ from ..formulas import VECTOR_CHANNELS, f32, rounded_product
 from ..node import Node
 from ..registry import converter
 
+QUANTIZED_CHANNELS = 8  # a vector of the quantized bilinear kernel
+
 
 def _pick(node: Node, value: relax.Expr, axis: int, indices: np.ndarray) -> relax.Expr:
     """value[..., indices, ...] along an axis."""
@@ -47,18 +49,20 @@ class _Line:
     high_weight: np.ndarray
 
 
-def _positions(size: int, out: int, align_corners: bool, factor: float | None) -> np.ndarray:
-    """PyTorch's area_pixel_compute_source_index in float32, before it is clipped."""
+def _positions(size: int, out: int, align_corners: bool, factor: float | None, fused: bool = False) -> np.ndarray:
+    """PyTorch's area_pixel_compute_source_index in float32, before it is clipped; `fused`: rounded once."""
     steps = np.arange(out, dtype=f32)
     if align_corners:
         scale = f32(size - 1) / f32(out - 1) if out > 1 else f32(0)
         return np.asarray(scale * steps)
     scale = f32(1.0 / factor) if factor else f32(size) / f32(out)
+    if fused:
+        return (np.float64(scale) * (steps + f32(0.5)).astype(np.float64) - 0.5).astype(f32)
     return np.asarray(scale * (steps + f32(0.5)) - f32(0.5))
 
 
-def _line(size: int, out: int, align_corners: bool, factor: float | None) -> _Line:
-    position = np.maximum(_positions(size, out, align_corners, factor), f32(0))
+def _line(size: int, out: int, align_corners: bool, factor: float | None, fused: bool = False) -> _Line:
+    position = np.maximum(_positions(size, out, align_corners, factor, fused), f32(0))
     low = np.minimum(position.astype(np.int64), size - 1)
     weight = (position - low).astype(f32)
     return _Line(low, np.minimum(low + 1, size - 1), f32(1) - weight, weight)
@@ -103,16 +107,19 @@ def _cubic(t: np.ndarray) -> list[np.ndarray]:
 
 @converter("aten::upsample_bilinear2d")
 def _bilinear(node: Node) -> relax.Expr:
-    """rint(h0·(w0·a + w1·b) + h1·(w0·c + w1·d)) of raw integers; the channels-last kernel fuses its additions."""
+    """rint(h0·(w0·a + w1·b) + h1·(w0·c + w1·d)) of raw integers. The channels-last kernel fuses its additions: the
+    second product with the sum where channels fill a vector, else the first; quantized, it fuses the positions as well,
+    and subtracts the zero point before it adds it again."""
     factors = node.get("scale_factors") or [node.get("scales_h"), node.get("scales_w")]
     name = "input" if "input" in node.arguments else "self"
     corners, source = bool(node["align_corners"]), node.qparams(name)
+    last = node[name].is_contiguous(memory_format=import_torch().channels_last)
+    integers = last and source is not None
     height, width = (
-        _line(node.shape_of(name)[axis], node.shape[axis], corners, factor)
+        _line(node.shape_of(name)[axis], node.shape[axis], corners, factor, integers)
         for axis, factor in zip((2, 3), factors, strict=True)
     )
-    layout = import_torch().channels_last
-    fused = node[name].is_contiguous(memory_format=layout) and node.shape[1] >= VECTOR_CHANNELS
+    fused = last and node.shape[1] >= (QUANTIZED_CHANNELS if integers else VECTOR_CHANNELS)
     if source is None:
         node.note("resizing of a float image")
 
@@ -121,8 +128,10 @@ def _bilinear(node: Node) -> relax.Expr:
         return value if source is None else node.emit(qnn.dequantize(value, 1.0, 0))
 
     def blend(one: relax.Expr, two: relax.Expr, first: np.ndarray, second: np.ndarray) -> relax.Expr:
+        if integers and not fused:
+            one, two, first, second = two, one, second, first
         left = rounded_product(node, one, constant(first))
-        if fused:
+        if fused or integers:
             return node.emit(qnn.fma(two, constant(second), left))
         return node.emit(relax.op.add(left, rounded_product(node, two, constant(second))))
 
@@ -131,4 +140,9 @@ def _bilinear(node: Node) -> relax.Expr:
         for at in (height.low, height.high)
     ]
     result = blend(rows[0], rows[1], height.low_weight.reshape(-1, 1), height.high_weight.reshape(-1, 1))
-    return result if source is None else qnn.quantize(result, 1.0, 0, out_dtype=source.dtype)
+    if source is None:
+        return result
+    if last:
+        point = constant(f32(source.zero_point))
+        result = node.emit(relax.op.add(node.emit(relax.op.subtract(result, point)), point))
+    return qnn.quantize(result, 1.0, 0, out_dtype=source.dtype)
