@@ -300,6 +300,21 @@ def test_filters_that_only_a_spectrum_keeps_in_float():
         assert not float_filters(module, config(overrides={"filt*": {"precision": precision}})), "the user says so"
 
 
+def test_octaves_that_are_joined_stay_in_float_up_to_the_filters_that_halve_their_rate():
+    def body(emit, x):
+        halved = emit(relax.op.nn.conv2d(conv(emit, x, "earlier"), weight(4, 1, 3, 3), padding=1, groups=4), "halved")
+        octaves = [conv(emit, one, name) for one, name in ((halved, "low"), (x, "high"))]
+        loud = [emit(relax.op.sqrt(emit(relax.op.square(one)))) for one in octaves]
+        joined = emit(relax.op.concat(loud, axis=1), "joined")
+        level = emit(relax.op.log(emit(relax.op.multiply(joined, joined))), "level")
+        return emit(relax.op.nn.conv2d(level, weight(4, 8, 1, 1)), "network")
+
+    assert activations(body) == {"x": "input", "level": "input"}
+    assert float_filters(float_module((1, 4, 6, 6), body), config()) == ["halved", "low", "high"]
+    eight = activations(body, overrides={name: {"precision": "int8"} for name in ("halved", "low", "high")})
+    assert "joined" not in eight, "the power stays in float"
+
+
 def test_the_logarithm_of_a_softmax_keeps_no_product_in_float():
     def body(emit, x):
         scores = conv(emit, x, "scores")

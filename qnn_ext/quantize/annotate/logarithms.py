@@ -11,7 +11,8 @@ from typing import Any
 
 from tvm import relax
 
-from ...op.arguments import data_of
+from ...op.arguments import data_of, factors_of
+from ...op.base import constant_value, shape_of
 from ...passes.rewrite import operands
 from .clusters import Graph
 from .families import Family
@@ -27,7 +28,8 @@ def before_logarithms(graph: Graph) -> set[int]:
 
     Functions other than powers and lower bounds end the search, since they change ratios: those of a softmax do. Behind
     a product it goes on to another one only through a power: from the matrix that sums a spectrum into bands to the
-    filters that find the spectrum. The power and what is between it and the matrix belong to it.
+    filters that find the spectrum. The power and what is between it and the matrix belong to it. So do filters that
+    work on each channel by itself and are read by filters: those that halve the rate from octave to octave.
     """
     found: set[int] = set()
     powers: list[int] = []
@@ -51,8 +53,11 @@ def before_logarithms(graph: Graph) -> set[int]:
         value, family = graph.values[index], graph.families[index]
         if family is Family.MOVE:
             pending.append((data_of(value), index if behind else None))
+        elif family is Family.JOIN:
+            found |= set() if behind else {index}
+            pending += [(operand, index if behind else None) for operand in operands(value)]
         elif family is Family.PRODUCT and not behind:
-            found.add(index)
+            found |= {index, *_filters_before(graph, index)}
             pending.append((data_of(value), index))
         elif graph.names[index] in _BETWEEN:
             read = list(operands(value))
@@ -73,9 +78,30 @@ def filters_of_spectra(graph: Graph) -> set[int]:
         value, family = graph.values[index], graph.families[index]
         if family is Family.MOVE:
             return [data_of(value)]
-        return operands(value) if family is not Family.PRODUCT and graph.names[index] in _BETWEEN else ()
+        between = family is Family.JOIN or (family is not Family.PRODUCT and graph.names[index] in _BETWEEN)
+        return operands(value) if between else ()
 
-    return {index for index in graph.leading_to(read, behind) if graph.families[index] is Family.PRODUCT} & spectra
+    found = {index for index in graph.leading_to(read, behind) if graph.families[index] is Family.PRODUCT} & spectra
+    return found.union(*(_filters_before(graph, index) for index in found))
+
+
+def _filters_before(graph: Graph, product: int) -> set[int]:
+    """The convolutions of each channel by itself whose results a product reads, one behind the other."""
+
+    def behind(index: int) -> Iterable[Any]:
+        goes_on = graph.families[index] is Family.MOVE or _is_filter(graph, index)
+        return [data_of(graph.values[index])] if goes_on else ()
+
+    return {index for index in graph.leading_to([data_of(graph.values[product])], behind) if _is_filter(graph, index)}
+
+
+def _is_filter(graph: Graph, index: int) -> bool:
+    """Whether a binding is a convolution of each channel by itself, with constant taps."""
+    if graph.families[index] is not Family.PRODUCT or not graph.names[index].startswith("nn.conv"):
+        return False
+    weight = factors_of(graph.values[index])[1]
+    channels = str(graph.values[index].attrs.kernel_layout).index("I")
+    return constant_value(weight) is not None and shape_of(weight)[channels] == 1
 
 
 def _is_power(graph: Graph, index: int) -> bool:
