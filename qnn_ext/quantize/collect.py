@@ -27,7 +27,7 @@ from ..running.engine import Engine
 from .calibrators import Calibrator, Position
 from .dataset import ShardedBatches, batches
 from .engines import Runner
-from .shards import shard_named
+from .shards import batch_named, shard_named
 
 Batch: TypeAlias = Sequence[np.ndarray]
 
@@ -48,7 +48,8 @@ class Reader:
         """
         with ThreadPoolExecutor(engine.num_threads) as pool:
             for index, batch in batches:
-                arrays = list(engine.run(tuple(batch)).values())
+                with batch_named(index[-1] if isinstance(index, tuple) else index):
+                    arrays = list(engine.run(tuple(batch)).values())
                 several = sum(array.size for array in arrays) > _WORTH_THREADS
                 show = pool.map if several else map
                 for _ in show(self._show, self.sites, arrays, repeat(index)):

@@ -15,6 +15,7 @@ from ..module import QnnModule
 from .analysis import FidelityMeter
 from .dataset import Batches
 from .engines import Runner, engine_of
+from .shards import batch_named
 
 Metric = Callable[[Runner], float]
 
@@ -80,7 +81,10 @@ class Judge:
         self.goal = goal
         runner = engine_of(module)
         runner.reset_state()
-        self._exact = [list(runner.run(list(batch)).values()) for batch in itertools.islice(data, samples)]
+        self._exact = []
+        for index, batch in enumerate(itertools.islice(data, samples)):
+            with batch_named(index):
+                self._exact.append(list(runner.run(list(batch)).values()))
         self.reference = self._metric(runner)
         self.digest = digest_of(itertools.islice(data, samples))
 

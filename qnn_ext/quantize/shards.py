@@ -54,3 +54,12 @@ def shard_named(index: int) -> Iterator[None]:
         yield
     except (QuantizationError, InputError) as error:
         raise type(error)(f"shard {index}: {error}") from None
+
+
+@contextmanager
+def batch_named(index: int) -> Iterator[None]:
+    """Errors about the values that a model takes say which batch holds them."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"batch {index} of the data set: {error}") from None

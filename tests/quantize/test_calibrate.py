@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from qnn_ext.errors import QuantizationError, QuantizationWarning
+from qnn_ext import from_onnx
+from qnn_ext.errors import InputError, QuantizationError, QuantizationWarning
 from qnn_ext.op.base import constant
 from qnn_ext.op.observe import observe
-from qnn_ext.quantize import annotate
+from qnn_ext.quantize import annotate, quantize
 from qnn_ext.quantize.calibrate import calibrate
 from qnn_ext.quantize.config import QConfig, qconfig
 from qnn_ext.quantize.ranges import Range
@@ -202,3 +203,22 @@ def test_worker_that_dies(end, said, monkeypatch):
     monkeypatch.setattr("qnn_ext.processes.children._child_program", lambda *_: f"import os; {end}")
     with pytest.raises(QuantizationError, match=f"a calibration process ended early with {said}: if memory ran out"):
         calibrate(annotated(), np.ones((9, 2), np.float32), QConfig(num_workers=2))
+
+
+@pytest.mark.parametrize("mode", ["auto", "minmax"])
+@pytest.mark.parametrize("goal", [None, 20.0])
+def test_values_that_the_model_does_not_take_name_their_batch(mode, goal, rng):
+    onnx = pytest.importorskip("onnx")
+    node, weights = onnx.helper.make_node, onnx.numpy_helper.from_array
+    graph = onnx.helper.make_graph(
+        [node("Gather", ["table", "ids"], ["rows"]), node("MatMul", ["rows", "weight"], ["out"])],
+        "lookup",
+        [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [1, 6])],
+        [onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, [1, 6, 4])],
+        [weights(rng.normal(size=s).astype(np.float32), n) for n, s in (("table", (10, 8)), ("weight", (8, 4)))],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    ids = rng.integers(0, 10, (6, 6))
+    ids[4, 3] = 57
+    with pytest.raises(InputError, match=r"batch 4 of the data set: .*index 57 is out of range"):
+        quantize(from_onnx(model.SerializeToString()), None, ids, QConfig(calibrate_mode=mode), min_sqnr=goal)
