@@ -198,6 +198,7 @@ class _Kernel:
         self._target = target
         self._values: dict[Any, Operand] = {}
         self._initial: te.Tensor | None = None
+        self._accumulator: te.Tensor | None = None
         self.placeholders = [
             te.placeholder(shape_of(param), str(param.ty.dtype), name=param.name) for param in function.params
         ]
@@ -206,6 +207,8 @@ class _Kernel:
         for binding in bindings_of(function):
             self._values[binding.var] = self._stage(binding.value)
         self.output = self._values[function.body.body].tensor
+        if self._accumulator is not None and not _depends_on(self.output, self._accumulator):
+            self._product = None  # multiplied by zeros: what is left are stages
         self.prim_func = self._schedule()
 
     def call(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -223,7 +226,7 @@ class _Kernel:
         attributes = _attributes(name, expr)
         operands = [self._operand(arg) for arg in expr.args[:] if not isinstance(arg, relax.ShapeExpr)]
         if self._product and traits_of(expr).kind is Kind.ACCUMULATOR:
-            tensor = self._anchor(name, expr, self._product)
+            tensor = self._accumulator = self._anchor(name, expr, self._product)
         elif self._starts_at_bias(name, expr, operands):
             tensor = operands[0].tensor
         else:
@@ -372,6 +375,19 @@ class _Kernel:
             in_order_of_channels(sch, *shuffle, tiled)
         self._product.implementation.schedule(sch, self._product.workload, self._target)
         return sch.mod["main"]
+
+
+def _depends_on(tensor: te.Tensor, wanted: te.Tensor) -> bool:
+    """Whether a tensor is computed from another one."""
+    pending, seen = [tensor], set()
+    while pending:
+        one = pending.pop()
+        if one.op.same_as(wanted.op):
+            return True
+        if one.op not in seen:
+            seen.add(one.op)
+            pending.extend(one.op.input_tensors)
+    return False
 
 
 def workload_of(call: relax.Call, target: Target) -> Any:

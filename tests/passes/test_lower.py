@@ -72,6 +72,22 @@ def test_the_next_kernel_takes_over_where_a_schedule_is_refused(monkeypatch, den
     assert "first does not apply: compute-inline: " in caplog.text
 
 
+@pytest.mark.parametrize("constant_weight", [True, False])
+def test_a_product_that_is_multiplied_by_zeros_needs_no_kernel(constant_weight, rng):
+    """TVM leaves out what is multiplied by a number that is 0."""
+    weight = rng.integers(0, 9, (8, 16), dtype=np.uint8)
+
+    def body(emit, x, *weights):
+        product = emit(qnn.dense(x, *(weights or [constant(weight.astype(np.int8))]), 0, 0, 1.0, 1.0))
+        rounded = emit(qnn.requantize(product, 0.5, 0, 1.0, 3, out_dtype="uint8"))
+        return emit(qnn.mul(rounded, constant(np.full(1, 7, np.uint8)), 1.0, 3, 1.0, 7, 1.0, 5, out_dtype="uint8"))
+
+    mod = module([((4, 16), "uint8"), *([] if constant_weight else [((8, 16), "uint8")])], body)
+    inputs = [rng.integers(0, 9, (4, 16), dtype=np.uint8), *([] if constant_weight else [weight])]
+    (result,) = compile_and_run(mod, "native", inputs)
+    np.testing.assert_array_equal(result, np.full((4, 8), 5, np.uint8))
+
+
 def test_equal_layers_are_scheduled_once(monkeypatch, rng):
     """Their weights differ, which are arguments of the kernel."""
     scheduled = []
