@@ -22,8 +22,8 @@ f32 = np.float32
 # behind the last whole vector, go through scalar loops that round midpoints differently
 VECTOR_LENGTH = 64
 VECTOR_CHANNELS = 16
-CONCATENATED_CHANNELS = 8
-"""Of kernels that join images: PyTorch has none of them for AVX512."""
+AVX2_CHANNELS = 8
+"""Of kernels that join images, or resize them bilinearly: PyTorch has none of these for AVX512."""
 
 
 def by_channels(

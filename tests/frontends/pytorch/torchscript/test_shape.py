@@ -99,7 +99,7 @@ def test_upsample(rng, engine, mode, channels_last):
     check(lambda x: F.interpolate(x, size=(8, 5), **options), x, engine=engine, off_by_one=4)
 
 
-@pytest.mark.parametrize("channels", [3, 8, 32])
+@pytest.mark.parametrize("channels", [3, 8, 12, 17, 32])
 @pytest.mark.parametrize("size", [7, 9])
 def test_channels_last_kernels_of_bilinear_resizing(rng, channels, size):
     """Exact at sizes whose weights are often close to ties."""

@@ -15,7 +15,7 @@ from .....op.compound import matmul
 from .....qparams import QParams, dtype_range
 from ...common import import_torch
 from ..formulas import (
-    CONCATENATED_CHANNELS,
+    AVX2_CHANNELS,
     VECTOR_LENGTH,
     by_channels,
     f32,
@@ -147,7 +147,7 @@ def requantized(node: Node, value: Traced, out: QParams) -> relax.Expr:
     vector, scalar = _vector_table(source, out), _scalar_table(source, out)
     if np.array_equal(vector, scalar):
         return lookup(vector, data)
-    return by_channels(node, data, CONCATENATED_CHANNELS, partial(lookup, vector), partial(lookup, scalar))
+    return by_channels(node, data, AVX2_CHANNELS, partial(lookup, vector), partial(lookup, scalar))
 
 
 def _is_channels_last(node: Node) -> bool:

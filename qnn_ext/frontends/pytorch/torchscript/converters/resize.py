@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from tvm import relax
@@ -10,11 +13,9 @@ from tvm import relax
 from ..... import op as qnn
 from .....op.base import constant
 from ...common import import_torch
-from ..formulas import VECTOR_CHANNELS, f32, rounded_product
+from ..formulas import AVX2_CHANNELS, VECTOR_CHANNELS, by_channels, f32, rounded_product
 from ..node import Node
 from ..registry import converter
-
-QUANTIZED_CHANNELS = 8  # a vector of the quantized bilinear kernel
 
 
 def _pick(node: Node, value: relax.Expr, axis: int, indices: np.ndarray) -> relax.Expr:
@@ -107,42 +108,58 @@ def _cubic(t: np.ndarray) -> list[np.ndarray]:
 
 @converter("aten::upsample_bilinear2d")
 def _bilinear(node: Node) -> relax.Expr:
-    """rint(h0·(w0·a + w1·b) + h1·(w0·c + w1·d)) of raw integers. The channels-last kernel fuses its additions: the
-    second product with the sum where channels fill a vector, else the first; quantized, it fuses the positions as well,
-    and subtracts the zero point before it adds it again."""
+    """rint(h0·(w0·a + w1·b) + h1·(w0·c + w1·d)) of raw integers. The channels-last kernel fuses its additions, and for
+    integers the positions as well; it subtracts the zero point before it adds it again."""
     factors = node.get("scale_factors") or [node.get("scales_h"), node.get("scales_w")]
     name = "input" if "input" in node.arguments else "self"
     corners, source = bool(node["align_corners"]), node.qparams(name)
     last = node[name].is_contiguous(memory_format=import_torch().channels_last)
-    integers = last and source is not None
     height, width = (
-        _line(node.shape_of(name)[axis], node.shape[axis], corners, factor, integers)
+        _line(node.shape_of(name)[axis], node.shape[axis], corners, factor, last and source is not None)
         for axis, factor in zip((2, 3), factors, strict=True)
     )
-    fused = last and node.shape[1] >= (QUANTIZED_CHANNELS if integers else VECTOR_CHANNELS)
+    blended = partial(_blended, node, height, width)
+    value = node.expr(name)
     if source is None:
         node.note("resizing of a float image")
+        return blended(_fused if last and node.shape[1] >= VECTOR_CHANNELS else _plain, value)
+    if not last:
+        return qnn.quantize(blended(_plain, value), 1.0, 0, out_dtype=source.dtype)
+    point = constant(f32(source.zero_point))
+
+    def integers(blend: _Blend, part: relax.Expr) -> relax.Expr:
+        moved = node.emit(relax.op.subtract(node.emit(blended(blend, part)), point))
+        return qnn.quantize(node.emit(relax.op.add(moved, point)), 1.0, 0, out_dtype=source.dtype)
+
+    return by_channels(node, value, AVX2_CHANNELS, partial(integers, _fused), partial(integers, _fused_first))
+
+
+_Blend: TypeAlias = Callable[[Node, relax.Expr, relax.Expr, np.ndarray, np.ndarray], relax.Expr]
+
+
+def _blended(node: Node, height: _Line, width: _Line, blend: _Blend, image: relax.Expr) -> relax.Expr:
+    """What two blends of each row and one of these make of an image."""
 
     def corner(rows: np.ndarray, columns: np.ndarray) -> relax.Expr:
-        value = _pick(node, _pick(node, node.expr(name), 2, rows), 3, columns)
-        return value if source is None else node.emit(qnn.dequantize(value, 1.0, 0))
-
-    def blend(one: relax.Expr, two: relax.Expr, first: np.ndarray, second: np.ndarray) -> relax.Expr:
-        if integers and not fused:
-            one, two, first, second = two, one, second, first
-        left = rounded_product(node, one, constant(first))
-        if fused or integers:
-            return node.emit(qnn.fma(two, constant(second), left))
-        return node.emit(relax.op.add(left, rounded_product(node, two, constant(second))))
+        value = _pick(node, _pick(node, image, 2, rows), 3, columns)
+        return value if "float" in str(value.ty.dtype) else node.emit(qnn.dequantize(value, 1.0, 0))
 
     rows = [
-        blend(corner(at, width.low), corner(at, width.high), width.low_weight, width.high_weight)
+        blend(node, corner(at, width.low), corner(at, width.high), width.low_weight, width.high_weight)
         for at in (height.low, height.high)
     ]
-    result = blend(rows[0], rows[1], height.low_weight.reshape(-1, 1), height.high_weight.reshape(-1, 1))
-    if source is None:
-        return result
-    if last:
-        point = constant(f32(source.zero_point))
-        result = node.emit(relax.op.add(node.emit(relax.op.subtract(result, point)), point))
-    return qnn.quantize(result, 1.0, 0, out_dtype=source.dtype)
+    return blend(node, rows[0], rows[1], height.low_weight.reshape(-1, 1), height.high_weight.reshape(-1, 1))
+
+
+def _plain(node: Node, one: relax.Expr, two: relax.Expr, first: np.ndarray, second: np.ndarray) -> relax.Expr:
+    left = rounded_product(node, one, constant(first))
+    return node.emit(relax.op.add(left, rounded_product(node, two, constant(second))))
+
+
+def _fused(node: Node, one: relax.Expr, two: relax.Expr, first: np.ndarray, second: np.ndarray) -> relax.Expr:
+    """The second product and the sum are rounded together."""
+    return node.emit(qnn.fma(two, constant(second), rounded_product(node, one, constant(first))))
+
+
+def _fused_first(node: Node, one: relax.Expr, two: relax.Expr, first: np.ndarray, second: np.ndarray) -> relax.Expr:
+    return _fused(node, two, one, second, first)
