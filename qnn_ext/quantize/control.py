@@ -1,6 +1,6 @@
 """Accuracy control: a requested accuracy with as many multiply-accumulates in 8 bits as possible.
 
-0. If filters of a spectrum are in float, the configuration with them in 8 bits is tried.
+0. If filters of a spectrum are in float, the configuration with them in 8 bits is tried, then with them in 16 bits.
 1. Settings of 8-bit quantization itself (calibrators, equalization, smoothing, rounding of weights, bias correction)
    are tried one after the other, each on top of the best so far, until one is accurate enough.
 2. If none is, layers are kept in 16 bits or in float, in order of the noise they put into the model's outputs for each
@@ -412,12 +412,14 @@ class _Search(Search):
     # ---- settings of 8 bits
 
     def _with_filters(self) -> Iterator[tuple[Trial, _Setting]]:
-        """The setting with the filters of spectra in 8 bits, which are in float by default, if there are any. Often
-        they are most of a network's multiply-accumulates."""
+        """The settings with the filters of spectra in 8 and in 16 bits, which are in float by default, if there are
+        any. Often they are most of a network's multiply-accumulates, and 16 bits take half as long as float."""
         filters = float_filters(folded(self.module, self.config, self._data), self.config)
-        if filters:
-            config = overridden(self.config, {name: {"precision": "int8"} for name in filters})
-            setting = self._setting(f"{', '.join(filters)} in 8 bits", config)
+        if not filters:
+            return
+        for bits in (8,) if self._keep == "float32" else (8, 16):
+            config = overridden(self.config, {name: {"precision": f"int{bits}"} for name in filters})
+            setting = self._setting(f"{', '.join(filters)} in {bits} bits", config)
             yield self._trial(setting, _State()), setting
 
     def _settings(self) -> Iterator[tuple[Trial, _Setting]]:

@@ -122,7 +122,7 @@ def test_settings_come_before_layers(module):
     assert found.config.equalize and not found.config.overrides
 
 
-def test_filters_of_a_spectrum_are_tried_in_8_bits():
+def test_filters_of_a_spectrum_are_tried_in_8_and_16_bits():
     """They are most of a network's multiply-accumulates, and in float by default. The power behind them stays there."""
     rng = np.random.default_rng(3)
 
@@ -133,17 +133,22 @@ def test_filters_of_a_spectrum_are_tried_in_8_bits():
         return emit(relax.op.nn.conv2d(level, relax.const(second)), "network")
 
     spectral = float_module((1, 4, 6, 6), body)
-    in_float, in_8_bits = (
+    in_float, in_8_bits, in_16_bits = (
         sqnr(spectral, quantize(spectral, dataset=DATA, config=replace(FIXED, overrides=overrides)))
-        for overrides in ({}, {"filters": {"precision": "int8"}})
+        for overrides in ({}, {"filters": {"precision": "int8"}}, {"filters": {"precision": "int16"}})
     )
-    assert in_float > in_8_bits + 3
+    assert in_float > in_16_bits + 3 > in_8_bits + 6
     found = search(spectral, min_sqnr=in_8_bits - 1)
     assert found.report.chosen.setting == "filters in 8 bits" and found.report.chosen.share == 1
     assert sqnr(spectral, found.stages.result) == pytest.approx(in_8_bits, abs=0.1)
-    better = search(spectral, min_sqnr=in_8_bits + 2)
-    assert better.report.chosen.setting == "as configured" and better.report.chosen.share < 0.5
-    assert better.report.trials[0].setting == "filters in 8 bits" and not better.report.trials[0].reached
+    wide, best = (search(spectral, min_sqnr=least) for least in (in_8_bits + 2, in_16_bits + 2))
+    assert wide.report.chosen.setting == "filters in 16 bits" and wide.report.chosen.share < 0.5
+    assert sqnr(spectral, wide.stages.result) == pytest.approx(in_16_bits, abs=0.1)
+    assert best.report.chosen.setting == "as configured" and best.report.chosen.share < 0.5
+    tried = [(trial.setting, trial.reached) for trial in best.report.trials[:2]]
+    assert tried == [("filters in 8 bits", False), ("filters in 16 bits", False)]
+    narrow = search(spectral, min_sqnr=in_8_bits + 2, keep="float32")
+    assert "filters in 16 bits" not in [trial.setting for trial in narrow.report.trials]
 
 
 def test_a_metric(module):
