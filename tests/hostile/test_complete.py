@@ -44,6 +44,7 @@ WITHOUT = {
     "rows are looked up with run_time.checked_indices, as in aten::embedding": {
         *("quantized::embedding_byte", "quantized::embedding_4bit"),
         *("quantized::embedding_bag_byte", "quantized::embedding_bag_4bit"),
+        *("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"),
     },
     "R.qnn.quantize and R.qnn.dequantize, like QuantizeLinear": {
         *("DEQUANTIZE", "DequantizeLinear", "aten.dequantize.self", "aten::dequantize", "_contrib_dequantize"),

@@ -45,6 +45,7 @@ aten.where.default torchvision.nms.default
 """
 VALUES = "a float operator: tests/frontends/pytorch/exported/test_operators.py compares it with PyTorch"
 OF_VALUES = """
+aten._embedding_bag.default aten._embedding_bag_forward_only.default
 aten._upsample_bicubic2d_aa.default aten._upsample_bilinear2d_aa.default aten.histc.default
 aten.repeat_interleave.Tensor aten.unfold.default transformers.grouped_mm_fallback.default
 """

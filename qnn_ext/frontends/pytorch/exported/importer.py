@@ -359,6 +359,11 @@ class ProgramImporter:
             if spec.kind == OutputKind.BUFFER_MUTATION:
                 new[spec.target] = value
             elif spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT) and isinstance(spec.arg, TensorArgument):
+                if value is None:
+                    raise UnsupportedOperatorError(
+                        f"{self.source}: result '{spec.arg.name}' is not supported, only others of its operator are; "
+                        "export the model with torch.export, and without this result as an output"
+                    )
                 if not isinstance(getattr(value, "ty", None), relax.TensorType):  # the signature says it is a tensor
                     raise ModelFormatError(
                         f"{self.source}: output '{spec.arg.name}' is not a tensor; export the program again"

@@ -2,6 +2,8 @@
 
 The quantized part is tested elsewhere; here every converter, ours or TVM's, has to compute what PyTorch computes."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -102,6 +104,24 @@ for n in [
     "expm1",
 ]:
     case("t_" + n, lambda x, n=n: getattr(torch, n)(x), img.abs() + 0.3)
+tokens, starts, table = (
+    torch.tensor([3, 1, 4, 1, 5, 0, 2]),
+    torch.tensor([0, 3, 3, 5]),
+    torch.randn(6, 4),
+)  # one is empty
+for mode in ("sum", "mean", "max"):
+    bags = partial(F.embedding_bag, weight=table, mode=mode)
+    case("bag_" + mode, lambda i, o, bags=bags: bags(i, offsets=o), tokens, starts)
+    case("bag_rows_" + mode, lambda i, bags=bags: bags(i), tokens[:6].reshape(2, 3))
+    case("bag_padding_" + mode, lambda i, o, bags=bags: bags(i, offsets=o, padding_idx=1), tokens, starts)
+    case("bag_closed_" + mode, lambda i, o, bags=bags: bags(i, offsets=o, include_last_offset=True), tokens, starts)
+case(
+    "bag_weighted",
+    lambda i, o, w: F.embedding_bag(i, table, o, mode="sum", per_sample_weights=w),
+    tokens,
+    starts,
+    torch.randn(7),
+)
 case("clamp", lambda x: x.clamp(-0.5, 0.5), img)
 case("clampcrossed", lambda x: x.clamp(0.7, 0.2), img)
 case("clampmin", lambda x: x.clamp(min=-0.5), img)
@@ -430,6 +450,7 @@ REFUSED = {
     "random": (lambda x: x + torch.randn(3), torch.zeros(3)),
     "dropout": (lambda x: F.dropout(x, training=True), torch.ones(3)),
     "float8": (lambda x: x.to(torch.float8_e4m3fn).float() * 2, torch.ones(3)),
+    "offsets of bags": (lambda x: torch.embedding_bag(torch.ones(4, 2), x.long(), torch.tensor([0]))[1], torch.ones(3)),
     "complex": (lambda x: torch.fft.fft(x).exp().real, torch.ones(3)),
 }
 
@@ -437,7 +458,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(name):
     function, x = REFUSED[name]
-    with pytest.raises(UnsupportedOperatorError, match="node"):
+    with pytest.raises(UnsupportedOperatorError, match=r"node|result 'getitem"):
         from_exported_program(torch.export.export(Call(function), (x,)))
 
 

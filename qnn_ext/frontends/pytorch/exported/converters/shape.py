@@ -14,6 +14,7 @@ from .....errors import UnsupportedOperatorError
 from .....limits import check_elements
 from .....op.base import constant, constant_value, shape_of
 from ....run_time import checked_indices
+from ...bags import members, reduced, without
 from ..registry import converter
 from ..run_time_sizes import narrowed, sliced
 from ..values import ComplexValue, axes_of, cast, dtype_name, reshape
@@ -260,6 +261,26 @@ def _declared(source: Any) -> torch.dtype | None:
 def _embedding(importer: Any, table: relax.Expr, indices: relax.Expr, *_options: Any) -> relax.Expr:
     rows = checked_indices(importer.emit, indices, shape_of(table)[0], importer.label)
     return importer.emit(relax.op.take(table, rows, axis=0, mode="clip"))
+
+
+@converter("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
+def _embedding_bag(
+    importer: Any,
+    table: relax.Expr,
+    indices: relax.Expr,
+    offsets: relax.Expr,
+    _scale_grad: bool = False,
+    mode: int = 0,
+    _sparse: bool = False,
+    weights: relax.Expr | None = None,
+    closed: bool = False,
+    padding: int | None = None,
+) -> list[relax.Expr | None]:
+    """Of the rows in each bag the sum, the mean or the largest values; 0 of a bag without rows. Of the operator's
+    results only the first one is supported."""
+    rows = _embedding(importer, table, indices)
+    inside = members(importer.emit, offsets, shape_of(indices)[0], closed)
+    return [reduced(importer.emit, rows, without(importer.emit, inside, indices, padding), mode, weights), *[None] * 3]
 
 
 @converter("aten.index_select.default")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from .....op.base import constant, shape_of
+from .....op.base import constant
 from ....run_time import checked_indices
+from ...bags import members, sums
 from ...common import import_torch
 from ..formulas import f32
 from ..node import Node
@@ -54,25 +55,13 @@ def _embedding_bag(node: Node) -> relax.Expr:
     Like PyTorch's kernels, it sums whatever `mode` says.
     """
     rows, count = _rows(node), int(np.prod(node.shape_of("indices")))
-    if node["per_sample_weights"] is None:
-        weights = constant(np.ones(count, f32))
-    else:
-        weights = node.emit(relax.op.reshape(node.expr("per_sample_weights"), [count]))
     if node["offsets"] is None:
         bags = node.shape_of("indices")[0]
-        starts = constant(np.arange(bags, dtype=np.int64) * (count // max(bags, 1)))
-        last = False
+        offsets = constant(np.arange(bags, dtype=np.int64) * (count // max(bags, 1)))
+        inside = members(node.emit, offsets, count, closed=False)
     else:
-        starts = node.emit(relax.op.astype(node.expr("offsets"), "int64"))
-        last = bool(node["include_last_offset"])
-    if not last:
-        starts = node.emit(relax.op.concat([starts, constant(np.asarray([count], np.int64))]))
-    bags = shape_of(starts)[0] - 1
-
-    def column(first: int) -> relax.Expr:
-        return node.emit(relax.op.reshape(relax.op.strided_slice(starts, [0], [first], [first + bags]), [bags, 1]))
-
-    places = constant(np.arange(count, dtype=np.int64)[None])
-    inside = relax.op.logical_and(relax.op.greater_equal(places, column(0)), relax.op.less(places, column(1)))
-    chosen = node.emit(relax.op.where(node.emit(inside), weights, constant(np.zeros((), f32))))
-    return node.move(relax.op.matmul(chosen, rows))
+        inside = members(node.emit, node.expr("offsets"), count, closed=bool(node["include_last_offset"]))
+    if node["per_sample_weights"] is None:
+        return node.move(sums(node.emit, rows, inside))
+    weights = node.emit(relax.op.reshape(node.expr("per_sample_weights"), [count]))
+    return node.move(sums(node.emit, rows, inside, weights))
