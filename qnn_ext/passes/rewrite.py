@@ -59,6 +59,7 @@ class _Kinds(dict[type, Any]):
 
 
 _kinds = _Kinds()
+_COMPUTED = (relax.Call, relax.Tuple, relax.TupleGetItem)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -233,9 +234,6 @@ def emit_named(builder: relax.BlockBuilder, expr: Any, name: str) -> Any:
     if isinstance(expr, (relax.Var, ir.GenericConst)):
         return expr
     return builder.emit(expr, name_hint=name)
-
-
-_COMPUTED = (relax.Call, relax.Tuple, relax.TupleGetItem)
 
 
 def is_anonymous(name: str) -> bool:
