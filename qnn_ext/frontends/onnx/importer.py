@@ -290,9 +290,8 @@ class Importer:
         for name, value in zip(operator.outputs, results, strict=False):
             if name:
                 self.assembly.define(name, value)
-        self._mark_narrow(
-            operator.outputs, narrow[operator.op_type == "Loop" :]
-        )  # whose body returns a condition first
+        conditions = int(operator.op_type == "Loop")  # which a body returns first
+        self._mark_narrow(operator.outputs, narrow[conditions:])
 
     def _run_graph(
         self, graph: Subgraph, inputs: Sequence[relax.Expr], narrow: Sequence[str]

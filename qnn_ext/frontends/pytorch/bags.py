@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from tvm import relax
 
@@ -33,12 +31,12 @@ def members(emit: Emit, offsets: relax.Expr, count: int, closed: bool) -> relax.
     return emit(relax.op.logical_and(begun, ended))
 
 
-def sums(emit: Emit, rows: relax.Expr, inside: relax.Expr, weights: Any = 1.0) -> relax.Expr:
-    """The sum of each bag's rows, each times its weight: (bags, width). Rows must be finite.
+def sums(emit: Emit, rows: relax.Expr, inside: relax.Expr, weights: relax.Expr | None) -> relax.Expr:
+    """The sum of each bag's rows, each times its weight if there are any: (bags, width). Rows must be finite.
 
-    rows: float32 (count, width); inside: see `members`; weights: a number, or float32 (count,)
+    rows: float32 (count, width); inside: see `members`; weights: float32 (count,)
     """
-    factors = weights if isinstance(weights, relax.Expr) else constant(np.float32(weights))
+    factors = constant(np.float32(1)) if weights is None else weights
     chosen = emit(relax.op.where(inside, factors, constant(np.zeros((), np.float32))))
     return emit(relax.op.matmul(chosen, rows))
 
@@ -56,7 +54,7 @@ def reduced(emit: Emit, rows: relax.Expr, inside: relax.Expr, mode: int, weights
     bag without rows."""
     if mode == _MAX:
         return _largest(emit, rows, inside)
-    total = sums(emit, rows, inside, 1.0 if weights is None else weights)
+    total = sums(emit, rows, inside, weights)
     if mode != _MEAN:
         return total
     sizes = emit(relax.op.sum(emit(relax.op.astype(inside, "float32")), [1], keepdims=True))

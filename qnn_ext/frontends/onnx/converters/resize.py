@@ -209,16 +209,15 @@ def _antialiased(node: Node, axes: list[Axis], coordinates: str) -> relax.Expr:
         raise node.unsupported(
             f"antialias on {dtype} data, where ONNX Runtime is wrong for int8: cast it to float32 before"
         )
-    data = node.input(0)
+    data, exclude_outside = node.input(0), bool(node.attribute("exclude_outside", 0))
+    positions = [_float32_positions(axis, _COORDINATES[coordinates]) for axis in axes]
     for index, axis in reversed(list(enumerate(axes))):
-        if axis.target == axis.length:
-            continue
-        positions = _float32_positions(axis, _COORDINATES[coordinates])
-        data = resize_antialias.resized(
-            node, data, index, positions, axis.length, axis.scale, bool(node.attribute("exclude_outside", 0))
-        )
+        if axis.target != axis.length:
+            data = resize_antialias.resized(
+                node, data, index, positions[index], axis.length, axis.scale, exclude_outside
+            )
     for index, axis in enumerate(axes):
-        data = _extrapolated(node, data, index, axis, _float32_positions(axis, _COORDINATES[coordinates]))
+        data = _extrapolated(node, data, index, axis, positions[index])
     return data
 
 

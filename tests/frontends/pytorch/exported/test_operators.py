@@ -104,11 +104,8 @@ for n in [
     "expm1",
 ]:
     case("t_" + n, lambda x, n=n: getattr(torch, n)(x), img.abs() + 0.3)
-tokens, starts, table = (
-    torch.tensor([3, 1, 4, 1, 5, 0, 2]),
-    torch.tensor([0, 3, 3, 5]),
-    torch.randn(6, 4),
-)  # one is empty
+tokens, table = torch.tensor([3, 1, 4, 1, 5, 0, 2]), torch.randn(6, 4)
+starts = torch.tensor([0, 3, 3, 5])  # of bags, of which one is empty
 for mode in ("sum", "mean", "max"):
     bags = partial(F.embedding_bag, weight=table, mode=mode)
     case("bag_" + mode, lambda i, o, bags=bags: bags(i, offsets=o), tokens, starts)

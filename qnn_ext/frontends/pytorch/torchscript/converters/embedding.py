@@ -61,7 +61,7 @@ def _embedding_bag(node: Node) -> relax.Expr:
         inside = members(node.emit, offsets, count, closed=False)
     else:
         inside = members(node.emit, node.expr("offsets"), count, closed=bool(node["include_last_offset"]))
-    if node["per_sample_weights"] is None:
-        return node.move(sums(node.emit, rows, inside))
-    weights = node.emit(relax.op.reshape(node.expr("per_sample_weights"), [count]))
+    weights = None
+    if node["per_sample_weights"] is not None:
+        weights = node.emit(relax.op.reshape(node.expr("per_sample_weights"), [count]))
     return node.move(sums(node.emit, rows, inside, weights))
