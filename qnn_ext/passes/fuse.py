@@ -134,9 +134,10 @@ class _Graph(Regions):
         return closed[:-1] if len(closed) > 1 and self._belongs_to_reader(closed[-1]) else closed
 
     def _belongs_to_reader(self, index: int) -> bool:
-        """Whether it is a dequantize that the following kernel can apply when it reads the integers."""
+        """Whether it is a dequantize, or sums of 32 bits widened, that the following kernel can apply when it reads."""
         inside = all(reader < len(self.bindings) and self._elementwise[reader] for reader in self.readers(index))
-        return inside and is_repeatable(self.bindings[index].value)
+        value = self.bindings[index].value
+        return inside and (is_repeatable(value) or _widens_sums(value))
 
     def follows(self, index: int, region: set[int], head: int) -> bool:
         return self._elementwise[index] and self._shape(index) == self._shape(head)
@@ -200,6 +201,11 @@ class _Graph(Regions):
 def is_repeatable(value: Any) -> bool:
     """Whether it is a dequantize of 8 or 16 bits, which are cheaper to read than its result."""
     return op_name(value) == "qnn.dequantize" and str(data_of(value).ty.dtype) in ("int8", "uint8", "int16", "uint16")
+
+
+def _widens_sums(value: Any) -> bool:
+    """Whether it is a cast of int32 to int64, which doubles the bytes between kernels."""
+    return op_name(value) == "astype" and (str(data_of(value).ty.dtype), str(value.ty.dtype)) == ("int32", "int64")
 
 
 def is_elementwise(value: Any) -> bool:

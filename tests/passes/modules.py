@@ -91,11 +91,20 @@ def inputs_of(rng: np.random.Generator, mod: IRModule) -> list[np.ndarray]:
     return [random_input(rng, [int(d) for d in p.ty.shape], str(p.ty.dtype)) for p in mod["main"].params]
 
 
-def compile_and_run(mod: IRModule, target: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """All results of the fully lowered module on this CPU."""
+def compiled(mod: IRModule, target: str) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    """Computes all results of the fully lowered module on this CPU."""
     resolved = make_target(target)
     machine = relax.VirtualMachine(generate_code(lower_module(mod, resolved), resolved), tvm.cpu())
-    return [np.asarray(result.numpy()) for result in machine["main"](*map(tvm.runtime.tensor, inputs))]
+
+    def run(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [np.asarray(result.numpy()) for result in machine["main"](*map(tvm.runtime.tensor, inputs))]
+
+    return run
+
+
+def compile_and_run(mod: IRModule, target: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """All results of the fully lowered module on this CPU."""
+    return compiled(mod, target)(inputs)
 
 
 CONVOLUTIONS = {

@@ -1,5 +1,7 @@
 """Products of 16-bit data, whose sums have 64 bits: computed in 32 bits as far as these hold all sums of weights."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes import canonicalize
 from qnn_ext.passes.rewrite import bindings_of, op_name
 
-from .modules import compile_and_run, module
+from .modules import compiled, module
 
 LOWEST, HIGHEST = -(1 << 15), (1 << 15) - 1
 FITS = 65535  # Σ |w| · 2¹⁵ < 2³¹
@@ -38,14 +40,15 @@ def conv2d(weight, zero_point=0, **geometry):
 
 def check(mod, rng):
     """Kernels for several CPUs equal the interpreter on random data and on both ends of the range."""
-    (param,) = mod["main"].params
-    shape = [int(dim) for dim in param.ty.shape]
-    for x in (rng.integers(LOWEST, HIGHEST, shape, endpoint=True), np.full(shape, LOWEST), np.full(shape, HIGHEST)):
-        x = x.astype(np.int16)
-        (expected,) = interpret(mod, [x])
-        for target in ("x86-64", "haswell", "cascadelake"):
-            (result,) = compile_and_run(mod, target, [x])
-            np.testing.assert_array_equal(result, expected)
+    types = [([int(dim) for dim in param.ty.shape], np.iinfo(str(param.ty.dtype))) for param in mod["main"].params]
+    samples = [[rng.integers(ends.min, ends.max, shape, endpoint=True) for shape, ends in types]]
+    for extremes in product(*((ends.min, ends.max) for _, ends in types)):
+        samples.append([np.full(shape, value) for (shape, _), value in zip(types, extremes, strict=True)])
+    inputs = [[values.astype(ends.dtype) for values, (_, ends) in zip(one, types, strict=True)] for one in samples]
+    for target in ("x86-64", "haswell", "cascadelake"):
+        run = compiled(mod, target)
+        for sample in inputs:
+            np.testing.assert_array_equal(run(sample)[0], interpret(mod, sample)[0])
 
 
 def weights_with_sum(rng, outputs, depth, total):
@@ -77,9 +80,67 @@ def test_all_weights_of_one_sign(rng):
 
 
 def test_pairs_of_the_lowest_weights(rng):
-    """−2¹⁵ · −2¹⁵ twice is 2³¹: an instruction that adds pairs in 32 bits would wrap."""
+    """−2¹⁵ · −2¹⁵ twice is 2³¹: an instruction that adds pairs in 32 bits would wrap, so bytes are multiplied."""
     mod = dense(np.full((4, 2), LOWEST, np.int16))
-    assert sums_of(mod) == ["int64"]
+    assert sums_of(mod) == ["int32"] * 2
+    check(mod, rng)
+
+
+@pytest.mark.parametrize("depth,parts", [(70, 1), (511, 1), (512, 2)])
+@pytest.mark.parametrize("value", [LOWEST, HIGHEST, None])
+def test_weights_of_16_bits(rng, depth, parts, value):
+    """Low and high bytes on their own, both at most 128: one sum of them has room for 511 products at their ends."""
+    extreme = rng.choice([LOWEST, 128, 32640, HIGHEST], (5, depth))  # high bytes of −128 and 128, low ones of −128
+    mod = dense((extreme if value is None else np.full((5, depth), value)).astype(np.int16), zero_point=-3)
+    assert set(sums_of(mod)) == {"int32"} and len(sums_of(mod)) <= 2 * parts
+    check(mod, rng)
+
+
+def test_convolution_of_16_bit_weights(rng):
+    for shape, groups in (((6, 3, 3, 12), 1), ((8, 3, 2, 4), 2), ((9, 3, 3, 1), 9)):
+        weight = rng.integers(LOWEST, HIGHEST, shape, endpoint=True).astype(np.int16)
+        mod = conv2d(weight, zero_point=5, groups=groups, padding=(1, 0, 2, 1))
+        assert sums_of(mod) == ["int32"] * 2
+        check(mod, rng)
+
+
+def both_computed(x, y, zero_points=(0, 0)):
+    def body(emit, x, y):
+        return emit(qnn.batch_matmul(x, y, *zero_points, 1.0, 1.0, "int64"))
+
+    return module([x, y], body)
+
+
+@pytest.mark.parametrize(
+    "x,y,zero_points,expected",
+    [
+        ((2, 9, 60), (2, 12, 60), (0, 0), ["int32"] * 2),
+        ((2, 8, 64), (2, 8, 64), (-7, 11), ["int32"] * 2),
+        ((2, 11, 512), (1, 8, 512), (HIGHEST, LOWEST), ["int32"] * 4),
+        ((1, 8, 511), (1, 9, 511), (0, 0), ["int32"] * 2),
+        ((2, 7, 60), (2, 12, 60), (0, 0), ["int64"]),  # few rows
+        ((1, 9, 4200), (1, 9, 4200), (0, 3), ["int64"]),  # too many parts
+    ],
+)
+def test_two_computed_operands(rng, x, y, zero_points, expected):
+    mod = both_computed((x, "int16"), (y, "int16"), zero_points)
+    assert sums_of(mod) == expected
+    check(mod, rng)
+
+
+def test_a_computed_operand_of_8_bits(rng):
+    for types in (("int16", "int8"), ("int8", "int16")):
+        mod = both_computed(((2, 9, 64), types[0]), ((2, 10, 64), types[1]), (5, -3))
+        assert sums_of(mod) == ["int32"]
+        check(mod, rng)
+
+
+def test_computed_weights(rng):
+    def body(emit, x, weight):
+        return emit(qnn.conv2d(x, weight, 0, 0, 1.0, 1.0, out_dtype="int64", padding=(1, 1, 1, 1)))
+
+    mod = module([((1, 5, 6, 20), "int16"), ((9, 3, 3, 20), "int16")], body)
+    assert sums_of(mod) == ["int32"] * 2
     check(mod, rng)
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial, reduce
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from tvm import relax
@@ -165,20 +166,25 @@ def _conv2d_of_run_time(
     data: relax.Expr, weight: relax.Expr, za: relax.Expr, zw: relax.Expr, attributes: dict, emit: Emit
 ) -> relax.Expr:
     """T1 of int16 − zero point; if that does not fit, T1 − zw·Σ Qa − za·(Σ Qw − K·zw) in the accumulator's dtype."""
+    dtype, groups = attributes.pop("out_dtype"), attributes["groups"]
+    out_channels, *window = shape_of(weight)
+
+    def sums(data: relax.Expr, weight: relax.Expr, **attributes: Any) -> relax.Expr:
+        accumulate = partial(qnn.conv2d_accumulate, **attributes)
+        return _sums(accumulate, data, weight, dtype, emit, math.prod(window[:2]))
+
     if _fits_int16(data, za) and _fits_int16(weight, zw):
-        return qnn.conv2d_accumulate(_widen(data, za, -1, emit), _widen(weight, zw, 0, emit), **attributes)
-    known, dtype, groups = constant_value(za), attributes["out_dtype"], attributes["groups"]
+        return sums(_widen(data, za, -1, emit), _widen(weight, zw, 0, emit), **attributes)
+    known = constant_value(za)
     if known is None:
         data, attributes = _padded(data, za, attributes, emit)
     attributes = {**attributes, "pad_value": 0 if known is None else _scalar(known)}
-    out_channels, *window = (int(dim) for dim in weight.ty.shape)
     ones = constant(np.ones((groups, *window), str(weight.ty.dtype)))
-    sums = emit(qnn.conv2d_accumulate(data, ones, **attributes))
+    rows = emit(qnn.conv2d_accumulate(data, ones, out_dtype=dtype, **attributes))
     if groups > 1:
-        sums = emit(relax.op.repeat(sums, out_channels // groups, axis=3))
+        rows = emit(relax.op.repeat(rows, out_channels // groups, axis=3))
     columns = emit(relax.op.sum(_in_dtype(weight, dtype, emit), axis=[1, 2, 3]))
-    acc = qnn.conv2d_accumulate(data, weight, **attributes)
-    return _minus_sums(acc, sums, columns, math.prod(window), (za, zw), emit)
+    return _minus_sums(sums(data, weight, **attributes), rows, columns, math.prod(window), (za, zw), emit)
 
 
 def _ohwi(weight: relax.Expr, kernel_layout: str, groups: int, emit: Emit) -> relax.Expr:
@@ -215,7 +221,8 @@ def _conv2d_terms(
         weight, zw = shifted, np.zeros(1, np.int64)
     zw = zw.astype(np.int64)
     out_dtype = attributes["out_dtype"]
-    acc = _sums(partial(qnn.conv2d_accumulate, pad_value=za, **geometry), data, weight, out_dtype, emit)  # T1
+    accumulate = partial(qnn.conv2d_accumulate, pad_value=za, **geometry)
+    acc = _sums(accumulate, data, weight, out_dtype, emit, math.prod(weight.shape[1:3]))  # T1
     if zw.any():
         if out_dtype == "int64":  # a window sum is int32
             ones = constant(np.ones((groups, *weight.shape[1:]), weight.dtype))
@@ -231,33 +238,100 @@ def _conv2d_terms(
     return _minus_weight_sums(acc, zero_point, columns, emit)  # − T3 + T4
 
 
+Weight: TypeAlias = "np.ndarray | relax.Expr"
+
+
 def _sums(
-    accumulate: Callable[..., relax.Call], data: relax.Expr, weight: np.ndarray, dtype: str, emit: Emit
+    accumulate: Callable[..., relax.Call], data: relax.Expr, weight: Weight, dtype: str, emit: Emit, window: int = 1
 ) -> relax.Expr:
-    """The sums of a product by weights of output channels × … × input channels.
+    """The sums of a product by weights of … × output channels × window × input channels, constant or computed ones.
 
     int64 is what 16-bit data need in the worst case. But CPUs have instructions only for sums in int32: so if that
     holds all sums of these weights, or of the weights of some input channels each, it is what they are computed in.
+    Where weights are too large for it, their high and low bytes are multiplied on their own.
     """
-    channels = weight.shape[-1]
-    step = _channels_in_int32(weight) if dtype == "int64" and str(data.ty.dtype) == "int16" else 0
-    if not step or (step < channels and shape_of(data)[-1] != channels):  # the latter: groups
-        return accumulate(data, constant(weight), out_dtype=dtype)
+    if dtype == "int64" and str(data.ty.dtype) == "int16":
+        for pieces in (_whole, _in_bytes):
+            terms = pieces(weight, window, emit)
+            steps = [_channels_in_int32(term.magnitudes) for term in terms]
+            if all(_is_divisible(data, term.magnitudes, step) for term, step in zip(terms, steps, strict=True)):
+                sums = (_in_parts(accumulate, data, *one, dtype, emit) for one in zip(terms, steps, strict=True))
+                return reduce(lambda one, other: emit(relax.op.add(one, other)), sums)
+    return accumulate(data, _expression(weight), out_dtype=dtype)
+
+
+class _Term(NamedTuple):
+    """A part of a sum of weights: factor · value.
+
+    magnitudes: upper bounds of Σ |value| over the window, as output channels × input channels
+    """
+
+    factor: int
+    value: Weight
+    magnitudes: np.ndarray
+
+
+def _whole(weight: Weight, window: int, _emit: Emit) -> list[_Term]:
+    return [_Term(1, weight, _magnitudes(weight, window))]
+
+
+def _in_bytes(weight: Weight, window: int, emit: Emit) -> list[_Term]:
+    """weight = low + 256 · high, with low in −128 … 127 and high in −128 … 128, both in int16."""
+    if isinstance(weight, np.ndarray):
+        low = weight.astype(np.int8).astype(np.int16)
+        high = ((weight.astype(np.int32) - low) >> 8).astype(np.int16)
+        return [_Term(factor, value, _magnitudes(value, window)) for factor, value in ((1, low), (256, high))]
+    low = emit(relax.op.astype(weight, "int8"))  # keeps the low bits
+    wide = emit(relax.op.subtract(*(emit(relax.op.astype(value, "int32")) for value in (weight, low))))
+    high = emit(relax.op.right_shift(wide, constant(np.asarray(8, np.int32))))
+    bound = _magnitudes(low, window)
+    return [_Term(f, emit(relax.op.astype(value, "int16")), bound) for f, value in ((1, low), (256, high))]
+
+
+def _magnitudes(weight: Weight, window: int) -> np.ndarray:
+    """Σ |weight| over the window, or for a computed one the largest that its dtype allows."""
+    if isinstance(weight, np.ndarray):
+        return np.abs(weight.astype(np.int64)).reshape(-1, window, weight.shape[-1]).sum(axis=1)
+    ends = np.iinfo(str(weight.ty.dtype))
+    return np.full((1, shape_of(weight)[-1]), window * max(-ends.min, ends.max))
+
+
+def _is_divisible(data: relax.Expr, magnitudes: np.ndarray, step: int) -> bool:
+    """Whether a product can be computed for `step` input channels at a time: not in groups, whose channels are not
+    side by side."""
+    channels = magnitudes.shape[-1]
+    return step >= channels or (step > 0 and shape_of(data)[-1] == channels)
+
+
+def _in_parts(
+    accumulate: Callable[..., relax.Call], data: relax.Expr, term: _Term, step: int, dtype: str, emit: Emit
+) -> relax.Expr:
+    """The sums of one term, computed in int32 for `step` input channels at a time and added in `dtype`."""
+    channels = term.magnitudes.shape[-1]
 
     def part(first: int) -> relax.Expr:
         last = min(first + step, channels)
-        some = data if step >= channels else emit(relax.op.strided_slice(data, [-1], [first], [last]))
-        own = constant(np.ascontiguousarray(weight[..., first:last]))
-        return emit(relax.op.astype(emit(accumulate(some, own, out_dtype="int32")), dtype))
+        some, own = (one if step >= channels else _slice(one, first, last, emit) for one in (data, term.value))
+        sums = emit(relax.op.astype(emit(accumulate(some, _expression(own), out_dtype="int32")), dtype))
+        return sums if term.factor == 1 else emit(relax.op.multiply(sums, constant(np.asarray(term.factor, dtype))))
 
     return reduce(lambda one, other: emit(relax.op.add(one, other)), map(part, range(0, channels, step)))
 
 
-def _channels_in_int32(weight: np.ndarray) -> int:
+def _slice(operand: Weight, first: int, last: int, emit: Emit) -> Weight:
+    if isinstance(operand, np.ndarray):
+        return operand[..., first:last]
+    return emit(relax.op.strided_slice(operand, [-1], [first], [last]))
+
+
+def _expression(weight: Weight) -> relax.Expr:
+    return constant(np.ascontiguousarray(weight)) if isinstance(weight, np.ndarray) else weight
+
+
+def _channels_in_int32(magnitudes: np.ndarray) -> int:
     """For how many consecutive input channels, the last axis, int32 holds the sum of any int16 values times the weights
     of each output channel, and all parts of it; 0 if that takes more than `_MOST_PARTS` sums."""
-    channels = weight.shape[-1]
-    magnitudes = np.abs(weight.astype(np.int64)).reshape(len(weight), -1, channels).sum(axis=1)
+    channels = magnitudes.shape[-1]
     for parts in range(1, _MOST_PARTS + 1):
         step = -(-channels // parts)
         step = step if parts == 1 else -(-step // _WHOLE) * _WHOLE
@@ -288,10 +362,10 @@ def canonicalize_dense(call: relax.Call, emit: Emit) -> relax.Expr:
     if values is None:
         zero_points = (input_zero_point, weight_zero_point)
         if not (_fits_int16(data, input_zero_point) and _fits_int16(weight, weight_zero_point)):
-            product = emit(qnn.dense_accumulate(data, weight, out_dtype=out_dtype))
+            product = emit(_sums(qnn.dense_accumulate, data, weight, out_dtype, emit))
             return _as_terms(product, data, weight, zero_points, emit)
         x = _widen(data, input_zero_point, -1, emit)
-        return qnn.dense_accumulate(x, _widen(weight, weight_zero_point, 0, emit), out_dtype=out_dtype)
+        return _sums(qnn.dense_accumulate, x, _widen(weight, weight_zero_point, 0, emit), out_dtype, emit)
     matrix, zw = values[0], values[1].reshape(-1)
     shifted = shift_weight(matrix, zw.reshape(-1, 1))
     if shifted is not None and (shifted.dtype == np.int8 or matrix.dtype == np.int16):
@@ -333,12 +407,12 @@ def canonicalize_batch_matmul(call: relax.Call, emit: Emit) -> relax.Expr:
     values = _constants(x_zero_point, y_zero_point)
     if values is None:
         if not (_fits_int16(x, x_zero_point) and _fits_int16(y, y_zero_point)):
-            product = emit(qnn.batch_matmul_accumulate(x, y, out_dtype=out_dtype))
+            product = emit(_batch_matmul_sums(x, y, out_dtype, emit))
             return _as_terms(product, x, y, (x_zero_point, y_zero_point), emit)
         x, y = _widen(x, x_zero_point, -1, emit), _widen(y, y_zero_point, -1, emit)
-        return qnn.batch_matmul_accumulate(x, y, out_dtype=out_dtype)
+        return _batch_matmul_sums(x, y, out_dtype, emit)
     zx, zy = map(_scalar, values)
-    acc: relax.Expr = qnn.batch_matmul_accumulate(x, y, out_dtype=out_dtype)  # T1
+    acc = _batch_matmul_sums(x, y, out_dtype, emit)  # T1
     if zy:
         rows = _row_sum(x, out_dtype, emit)  # (B, M, 1)
         acc = _minus(acc, emit(relax.op.multiply(rows, constant(np.asarray(zy, out_dtype)))), emit)  # − T2
@@ -347,6 +421,23 @@ def canonicalize_batch_matmul(call: relax.Call, emit: Emit) -> relax.Expr:
         acc = _minus(acc, emit(relax.op.multiply(columns, constant(np.asarray(zx, out_dtype)))), emit)  # − T3
     depth = int(x.ty.shape[2])
     return subtract_constant(acc, np.asarray(-depth * zx * zy, np.int64), emit)  # + T4
+
+
+def _batch_matmul_sums(x: relax.Expr, y: relax.Expr, dtype: str, emit: Emit) -> relax.Expr:
+    """x · yᵀ, of which the narrower or else smaller operand is divided if need be. For a few rows that costs more
+    than it saves."""
+    if min(shape_of(x)[1], shape_of(y)[1]) < _FEW:
+        return qnn.batch_matmul_accumulate(x, y, out_dtype=dtype)
+    if _extent(x) < _extent(y):
+        return _sums(lambda y, x, **types: qnn.batch_matmul_accumulate(x, y, **types), y, x, dtype, emit)
+    return _sums(qnn.batch_matmul_accumulate, x, y, dtype, emit)
+
+
+def _extent(operand: relax.Expr) -> tuple[int, int]:
+    return np.dtype(str(operand.ty.dtype)).itemsize, math.prod(shape_of(operand))
+
+
+_FEW = 8
 
 
 def _broadcast_batch(operand: relax.Expr, batch: int, emit: Emit) -> relax.Expr:
