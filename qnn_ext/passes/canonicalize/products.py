@@ -45,10 +45,14 @@ def _scalar(value: np.ndarray) -> int:
 
 def shift_weight(weight: np.ndarray, zero_point: np.ndarray) -> np.ndarray | None:
     """weight − zero_point (already shaped to broadcast) in int8 or else int16, None if it does not fit into either."""
-    shifted = weight.astype(np.int32) - zero_point
+    return _narrowed(weight.astype(np.int32) - zero_point)
+
+
+def _narrowed(values: np.ndarray) -> np.ndarray | None:
+    """`values` in int8 or else int16, None if they do not fit into either."""
     for dtype in (np.int8, np.int16):
-        if shifted.min(initial=0) >= np.iinfo(dtype).min and shifted.max(initial=0) <= np.iinfo(dtype).max:
-            return shifted.astype(dtype)
+        if values.min(initial=0) >= np.iinfo(dtype).min and values.max(initial=0) <= np.iinfo(dtype).max:
+            return values.astype(dtype)
     return None
 
 
@@ -276,12 +280,12 @@ def _whole(weight: Weight, window: int, _emit: Emit) -> list[_Term]:
 
 
 def _in_bytes(weight: Weight, window: int, emit: Emit) -> list[_Term]:
-    """weight = low + 256 · high, with low in −128 … 127 and high in −128 … 128, both in int16."""
+    """weight = low + 256 · high, with low in −128 … 127 and high in −128 … 128."""
     if isinstance(weight, np.ndarray):
-        low = weight.astype(np.int8).astype(np.int16)
-        high = ((weight.astype(np.int32) - low) >> 8).astype(np.int16)
+        low = weight.astype(np.int8)  # keeps the low bits
+        high = _narrowed((weight.astype(np.int32) - low) >> 8)
         return [_Term(factor, value, _magnitudes(value, window)) for factor, value in ((1, low), (256, high))]
-    low = emit(relax.op.astype(weight, "int8"))  # keeps the low bits
+    low = emit(relax.op.astype(weight, "int8"))
     wide = emit(relax.op.subtract(*(emit(relax.op.astype(value, "int32")) for value in (weight, low))))
     high = emit(relax.op.right_shift(wide, constant(np.asarray(8, np.int32))))
     bound = _magnitudes(low, window)
