@@ -44,7 +44,18 @@ WITHOUT = {
     "rows are looked up with run_time.checked_indices, as in aten::embedding": {
         *("quantized::embedding_byte", "quantized::embedding_4bit"),
         *("quantized::embedding_bag_byte", "quantized::embedding_bag_4bit"),
+        *(f"quantized::embedding_bag_{name}_rowwise_offsets" for name in ("byte", "4bit", "2bit")),
+        *(f"quantized.embedding_bag_{name}_rowwise_offsets.default" for name in ("byte", "4bit", "2bit")),
         *("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"),
+    },
+    "refused but for constants, which PyTorch computes": {
+        *("quantized::embedding_bag_prepack", "quantized::embedding_bag_unpack"),
+        *(f"quantized::embedding_bag_{x}_{kind}" for x in ("byte", "4bit", "2bit") for kind in ("prepack", "unpack")),
+        *(
+            f"quantized.embedding_bag_{x}_{kind}.default"
+            for x in ("byte", "4bit", "2bit")
+            for kind in ("prepack", "unpack")
+        ),
     },
     "R.qnn.quantize and R.qnn.dequantize, like QuantizeLinear": {
         *("DEQUANTIZE", "DequantizeLinear", "aten.dequantize.self", "aten::dequantize", "_contrib_dequantize"),

@@ -33,6 +33,7 @@ NO_OVERLOAD = "this PyTorch has no such overload, but programs of other versions
 REFERENCE = "a quantized tensor of convert_to_reference_fx: tests/frontends/pytorch/exported/test_reference.py"
 TORCHAO = "an operator of the package torchao: tests/frontends/pytorch/exported/test_dynamic.py"
 PACKED = "weights packed by PyTorch: tests/frontends/pytorch/exported/test_torchao_packed.py compares it with PyTorch"
+TABLES = "a constant table: tests/frontends/pytorch/torchscript/test_embedding.py compares it with PyTorch"
 RECURRENT = "a float layer: tests/frontends/pytorch/exported/test_recurrent.py compares it with PyTorch"
 NORMS = "a float reduction: tests/frontends/pytorch/exported/test_operators.py compares it with PyTorch"
 WRITES = "writes into tensors: tests/frontends/pytorch/exported/test_states.py compares it with PyTorch"
@@ -70,6 +71,7 @@ EXCLUDED = {
     "aten.quantize_per_tensor.tensor_qparams": REFERENCE,
     "aten.dequantize.self": REFERENCE,
     **{name: TORCHAO for name in CONVERTERS if name.startswith("torchao.")},
+    **{name: TABLES for name in CONVERTERS if name.startswith("quantized.embedding")},
     **{name: PACKED for name in CONVERTERS if "int4pack" in name},
 }
 

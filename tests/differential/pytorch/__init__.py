@@ -22,10 +22,10 @@ torch.set_num_threads(1)
 
 FLOAT = "a float operator: tests/frontends/pytorch/torchscript compare it with PyTorch"
 NEEDS_MODULE = "a module with its own packed parameters: tests/frontends/pytorch/torchscript/test_dynamic.py"
+TABLES = "a constant table: tests/frontends/pytorch/torchscript/test_embedding.py compares it with PyTorch"
 WITH_MODULES = """
 quantized::linear_dynamic quantized::linear_dynamic_fp16 quantized::linear_relu_dynamic
-quantized::linear_relu_dynamic_fp16 aten::quantized_gru aten::quantized_lstm quantized::embedding_byte
-quantized::embedding_4bit quantized::embedding_bag_byte quantized::embedding_bag_4bit
+quantized::linear_relu_dynamic_fp16 aten::quantized_gru aten::quantized_lstm
 quantized::conv_transpose3d quantized::conv1d_relu quantized::conv3d_relu quantized::conv3d quantized::dropout
 quantized::batch_norm quantized::batch_norm1d quantized::batch_norm1d_relu quantized::batch_norm2d
 quantized::batch_norm2d_relu quantized::batch_norm3d quantized::batch_norm3d_relu quantized::batch_norm_relu
@@ -105,6 +105,7 @@ def run_torch(case: Case) -> list[list[np.ndarray]]:
 EXCLUDED = {
     **{name: FLOAT for name in CONVERTERS if name.startswith("aten::")},
     **dict.fromkeys(WITH_MODULES.split(), NEEDS_MODULE),
+    **{name: TABLES for name in CONVERTERS if name.startswith("quantized::embedding")},
 }
 FRONTEND = Frontend(
     name="pytorch",

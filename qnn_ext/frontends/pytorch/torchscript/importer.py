@@ -282,9 +282,9 @@ class Importer:
             operands = [self._no_constant(operands[0]), *operands[1:]]
         arguments = self._arguments(node, operands)
         if own is None:
-            own = remaining.Remaining(
-                self.assembly, kind, schema_of(node).overload_name, arguments, partial(where, node)
-            ).convert
+            read = [bool(output.uses()) for output in node.outputs()]
+            overload = schema_of(node).overload_name
+            own = remaining.Remaining(self.assembly, kind, overload, arguments, read, partial(where, node)).convert
         examples = self._results(node, run([plain(value) for value in operands]))
         converted = Node(self.assembly, self.engine, kind, partial(where, node), arguments, examples, run)
         self.assembly.layer = converted.name
@@ -320,8 +320,10 @@ class Importer:
 
     def _result(self, example: Any, expr: Any) -> Any:
         """One output with its expression, checked against what PyTorch computed."""
-        if isinstance(expr, Traced) or not isinstance(example, self._torch.Tensor):
-            return expr if isinstance(expr, Traced) else example
+        if expr is None or isinstance(expr, Traced):
+            return expr
+        if not isinstance(example, self._torch.Tensor):
+            return example
         bound = self.assembly.emit(expr)
         axes, wanted = self._sizes.of(bound), (tuple(example.shape), dtype_name(example))
         shape = tuple(wanted[0][axis] if axis in axes else size for axis, size in enumerate(shape_of(bound)))

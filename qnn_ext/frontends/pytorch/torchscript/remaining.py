@@ -3,7 +3,7 @@ PyTorch's fused layers by the formulas below."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -28,11 +28,20 @@ def is_convertible(name: str, overload: str) -> bool:
 class Remaining:
     """One such operator, checked before PyTorch computes it.
 
-    arguments: name in the operator's schema → value. Raises UnsupportedOperatorError
+    arguments: name in the operator's schema → value
+    read:      for each of its results, whether the model reads it; others are not computed
+
+    Raises UnsupportedOperatorError
     """
 
     def __init__(
-        self, assembly: Assembly, name: str, overload: str, arguments: Mapping[str, Any], where: Callable[[], str]
+        self,
+        assembly: Assembly,
+        name: str,
+        overload: str,
+        arguments: Mapping[str, Any],
+        read: Sequence[bool],
+        where: Callable[[], str],
     ) -> None:
         from ..exported.operator_program import OperatorProgram
 
@@ -41,6 +50,7 @@ class Remaining:
         assert function is not None
         found = [value for value in flattened(values) if not isinstance(value, Count)]
         found = [value for value in found if isinstance(plain(value), torch.Tensor)]
+        self._is_read = read
         self._tensors = list({id(value): value for value in [*found, *sources(values)]}.values())
         if any(plain(value).is_quantized for value in self._tensors):
             raise UnsupportedOperatorError(
@@ -49,22 +59,26 @@ class Remaining:
 
         def run(*operands: Any) -> Any:
             given = dict(zip(map(id, self._tensors), operands, strict=True))
-            return function(*_replaced(values, given), names=list(arguments))
+            result = function(*_replaced(values, given), names=list(arguments))
+            return result if all(read) else self._read(result)
 
         like = Examples(assembly.builder.sizes)
         examples = [like.of(value, plain(value).detach()) for value in self._tensors]
         self._program = OperatorProgram(assembly, run, examples, where())
 
     def convert(self, node: Node) -> list[relax.Expr | None]:
-        """All tensors of the operator's result, None for one that it does not compute."""
+        """All tensors of the operator's result, None for one that it does not compute or nothing reads."""
         torch = import_torch()
-        results = list(flattened(node.examples))
+        results = list(flattened(self._read(node.examples)))
         if not all(value is None or isinstance(value, torch.Tensor) for value in results):
             raise node.unsupported("a result that is no tensor, but depends on the values of one")
         node.note("an operator that the model does not quantize")
         found = self._program.results([value.expr if isinstance(value, Traced) else None for value in self._tensors])
         remaining = iter(found)
         return [None if value is None else next(remaining) for value in results]
+
+    def _read(self, results: Sequence[Any]) -> list[Any]:
+        return [result if read else None for result, read in zip(results, self._is_read, strict=True)]
 
 
 def _replaced(value: Any, given: dict[int, Any]) -> Any:
