@@ -99,6 +99,13 @@ def test_aten_cat(rng, engine):
     check(lambda a, b: torch.cat([a, a], 2), a, b, engine=engine)
 
 
+def test_cat_with_a_constant(rng):
+    """As the class token of a vision transformer is."""
+    token, image = quantized(rng, (2, 3, 4), 0.02, 120), quantized(rng, (2, 5, 4), 0.03, 77)
+    check(lambda a: torch.cat([a, token], 1), image)
+    check(lambda a: torch.cat([token, a], 1), image)
+
+
 @pytest.mark.parametrize("depth", [8, 64, 333])
 def test_matmul(rng, engine, depth):
     """PyTorch adds float products in its own order: a midpoint in a thousand may fall the other way."""

@@ -28,6 +28,7 @@ MOVES = {
     "unbind": lambda x: x.unbind(1)[3],
     "dropout": lambda x: F.dropout(x, 0.5, False),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),
     "narrow": lambda x: x.narrow(1, 2, 4),
     "flip": lambda x: x.flip(2),
 }

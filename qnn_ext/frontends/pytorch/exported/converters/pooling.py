@@ -10,6 +10,7 @@ import numpy as np
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
+from .....limits import check
 from .....op.base import constant, shape_of
 from ....maxima import first_maxima, unpooled
 from ...norms import order_of, vector_norm
@@ -153,18 +154,30 @@ def _adaptive_average_pool(importer: Any, x: relax.Expr, output_size: Any) -> re
     return _without_batch(importer, x, importer.emit(result))
 
 
-@converter("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool1d.default")
+@converter("aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool1d.default", "aten.adaptive_max_pool3d.default")
 def _adaptive_max_pool(importer: Any, x: relax.Expr, output_size: Any) -> tuple[relax.Expr]:
+    """Ordinary pooling when all windows are the same size, else the largest values along one axis after the other."""
     rank = _rank(importer)
     size, image = pair(output_size, rank), shape_of(x)[-rank:]
     if any(length % wanted for length, wanted in zip(image, size, strict=True)):
-        raise UnsupportedOperatorError(
-            f"adaptive max pooling of {image} to {tuple(size)} has windows of different sizes, which is not supported"
-        )
+        check("unrolled", sum(size), "pooling over windows of different sizes")
+        for axis, wanted in zip(range(-rank, 0), size, strict=True):
+            x = _largest_along(importer, x, len(shape_of(x)) + axis, wanted)
+        return (x,)
     kernel = [length // wanted for length, wanted in zip(image, size, strict=True)]
     batched = _with_batch(importer, x, rank)
     result = importer.emit(_MAX[rank](batched, pool_size=kernel, strides=kernel, padding=[0] * (2 * rank)))
     return (_without_batch(importer, x, result),)
+
+
+def _largest_along(importer: Any, x: relax.Expr, axis: int, count: int) -> relax.Expr:
+    """The largest values of `count` adaptive windows along an axis."""
+    length, parts = shape_of(x)[axis], []
+    for place in range(count):
+        begin, end = place * length // count, -(-(place + 1) * length // count)
+        window = importer.emit(relax.op.strided_slice(x, [axis], [begin], [end]))
+        parts.append(importer.emit(relax.op.max(window, axis, keepdims=True)))
+    return parts[0] if count == 1 else importer.emit(relax.op.concat(parts, axis))
 
 
 @converter("aten.mean.dim", "aten.mean.default", "aten.sum.dim_IntList", "aten.sum.default")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -27,7 +28,7 @@ from ..formulas import (
 )
 from ..node import Node
 from ..registry import converter
-from ..values import Traced, qparams_of
+from ..values import plain, qparams_of
 
 
 @converter("quantized::add", "quantized::add_relu")
@@ -130,9 +131,9 @@ def _quantized_cat(node: Node) -> relax.Expr:
     return relu_clip(node, result, out) if node.kind.endswith("_relu") else result
 
 
-def requantized(node: Node, value: Traced, out: QParams) -> relax.Expr:
-    """An operand of a concatenation requantized to the result's QParams by a table."""
-    source = qparams_of(value.example)
+def requantized(node: Node, value: Any, out: QParams) -> relax.Expr:
+    """An operand of a concatenation, traced or constant, requantized to the result's QParams by a table."""
+    source = qparams_of(plain(value))
     if source is None:
         raise node.unsupported("an operand that is not quantized")
     if source == out:

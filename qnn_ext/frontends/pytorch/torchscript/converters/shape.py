@@ -15,7 +15,7 @@ from ...indexing import elements_at
 from ...training import check_training
 from ..node import Node
 from ..registry import converter
-from ..values import Traced, traced_in
+from ..values import plain, traced_in
 
 
 def _axis(node: Node, name: str = "dim", argument: str = "self") -> int:
@@ -193,6 +193,15 @@ def _pixel_shuffle(node: Node) -> relax.Expr:
     return node.move(relax.op.permute_dims(split, [*range(n), n, n + 3, n + 1, n + 4, n + 2]))
 
 
+@converter("aten::pixel_unshuffle")
+def _pixel_unshuffle(node: Node) -> relax.Expr:
+    *lead, c, h, w = node.shape_of("self")
+    r = int(node["downscale_factor"])
+    split = node.emit(relax.op.reshape(node.expr("self"), [*lead, c, h // r, r, w // r, r]))
+    n = len(lead)
+    return node.move(relax.op.permute_dims(split, [*range(n), n, n + 2, n + 4, n + 1, n + 3]))
+
+
 @converter("aten::channel_shuffle")
 def _channel_shuffle(node: Node) -> relax.Expr:
     n, c, *rest = node.shape_of("self")
@@ -219,7 +228,7 @@ def _repeat(node: Node) -> relax.Expr:
 
 @converter("aten::cat", "aten::concat", "aten::concatenate")
 def _cat(node: Node) -> relax.Expr:
-    tensors = [value for value in node.raw("tensors") if _example(value).dim() > 1 or _example(value).numel()]
+    tensors = [value for value in node.raw("tensors") if plain(value).dim() > 1 or plain(value).numel()]
     return relax.op.concat([_as_result(node, value) for value in tensors], int(node["dim"]) % len(node.shape))
 
 
@@ -230,11 +239,7 @@ def _stack(node: Node) -> relax.Expr:
     return relax.op.concat(fields, axis)
 
 
-def _example(value: Any) -> Any:
-    return value.example if isinstance(value, Traced) else value
-
-
-def _as_result(node: Node, value: Traced) -> relax.Expr:
+def _as_result(node: Node, value: Any) -> relax.Expr:
     """A float tensor in the result's dtype, a quantized one in the result's QParams, which are those of the first."""
     from ..values import dtype_name
     from .arithmetic import requantized
