@@ -369,7 +369,10 @@ def _present(operator: Operator) -> list[int]:
 
 
 def _acts(operator: Operator) -> bool:
-    """Whether an operator may assign variables: itself, or in a subgraph."""
+    """Whether an operator may assign variables: itself, or in a subgraph. What fills a table acts on lookups alone,
+    which are refused where a result needs them."""
+    if operator.name == "HASHTABLE_IMPORT":
+        return False
     return not operator.outputs or any(
         name.endswith(("subgraph_index", "subgraph_indices")) for name in operator.options
     )

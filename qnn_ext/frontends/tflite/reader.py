@@ -254,7 +254,7 @@ def _check_order(subgraph: Subgraph) -> None:
 
 def _started_variables(operator: Operator, tensors: tuple[Tensor, ...]) -> list[int]:
     """The variables that an operator gives their first values, which a model with float16 weights stores as such."""
-    constants = all(index >= 0 and tensors[index].data is not None for index in operator.inputs)
+    constants = all(index >= 0 and tensors[index].is_constant for index in operator.inputs)
     if operator.name != "DEQUANTIZE" or not constants:
         return []
     return [index for index in operator.outputs if tensors[index].is_variable]

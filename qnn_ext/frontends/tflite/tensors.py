@@ -54,7 +54,7 @@ class Tensor:
                      cannot have; constants of int4 and int2 are int8
     qparams:         None when not quantized, or block by block
     stored:          constant value, read-only, of shape `shape` (sparse ones made dense), or the bytes of narrow
-                     integers; None when not constant
+                     integers and of what values cannot be; None when not constant
     channel_dimension: the dimension that per-channel scales run along, as stored, also where there is one scale
     narrow:          "int4" or "int2" for a constant that has so few bits in the file
     """
@@ -78,8 +78,17 @@ class Tensor:
 
     @property
     def data(self) -> np.ndarray | None:
-        """The constant value, of shape `shape`, read-only; narrow integers as int8, unpacked at every call."""
-        if self.stored is None or self.narrow is None:
+        """The constant value, of shape `shape`, read-only; narrow integers as int8, unpacked at every call.
+
+        Raises UnsupportedOperatorError for a constant that no value can be."""
+        if self.stored is None:
+            return None
+        if self.dtype in _DTYPES_WITHOUT_CONSTANTS:
+            raise UnsupportedOperatorError(
+                f"{self.label()}: constants of dtype {self.dtype} are not supported; leave them to the program around "
+                "the model: export it without them, or import a signature that does not use them"
+            )
+        if self.narrow is None:
             return self.stored
         values = unpack(self.stored, self.narrow, math.prod(self.shape)).reshape(self.shape)
         values.flags.writeable = False
@@ -129,7 +138,7 @@ def _read_tensor(
     if data is not None and table.IsVariable():
         raise ModelFormatError("a variable tensor must not have constant data")
     narrow = dtype if data is not None and dtype in NARROW else None
-    if data is not None:
+    if data is not None and dtype not in _DTYPES_WITHOUT_CONSTANTS:
         dtype = "int8" if narrow else data.dtype.name
     quantization = file.table(table.Quantization())
     try:
@@ -170,7 +179,7 @@ def _read_data(
     if raw.size == 0 and (computed or count > 0):
         return None
     if dtype in _DTYPES_WITHOUT_CONSTANTS:
-        raise UnsupportedOperatorError(f"constants of dtype {dtype} are not supported")
+        return raw
     size = packed_bytes(count, dtype) if dtype in NARROW else count * np.dtype(dtype).itemsize
     if raw.size != size:
         raise ModelFormatError(f"shape {shape} of {dtype} needs {size} bytes, but the file has {raw.size}")

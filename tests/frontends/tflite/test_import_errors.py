@@ -143,6 +143,43 @@ def test_input_dtype(name: str) -> None:
     says(message(UnsupportedOperatorError, sketch.bytes()), "'in0'", name.lower(), "supported:")
 
 
+def test_strings() -> None:
+    """Those that nothing reads are no obstacle: labels of another signature, or an output that is left out."""
+    sketch = one_operator(OPS.ABS, [(2,)], (2,))
+    labels = sketch.tensor((2,), TYPES.STRING, b"\x02\0\0\0", name="labels")
+    assert from_tflite(sketch.bytes()).outputs[0].name == "out"
+    sketch.graph.outputs.append(labels)
+    says(message(UnsupportedOperatorError, sketch.bytes()), "'labels'", "dtype string", "export it without them")
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_tables(read: bool) -> None:
+    """A table that an initialization subgraph fills is refused where a result needs it."""
+    sketch = one_operator(OPS.ABS, [(2,)], (2,), dtype=TYPES.INT64 if read else TYPES.FLOAT32)
+    once, options = schema.SubGraphT(), schema.CallOnceOptionsT()
+    options.initSubgraphIndex = 1
+    if read:
+        table, found = sketch.tensor((1,), TYPES.RESOURCE), sketch.tensor((2,), TYPES.INT64)
+        default = sketch.tensor((1,), TYPES.INT64, np.zeros(1, np.int64))
+        sketch.operator(OPS.HASHTABLE, [], [table], schema.HashtableOptionsT())
+        sketch.operator(OPS.HASHTABLE_FIND, [table, sketch.graph.inputs[0], default], [found])
+        sketch.graph.outputs = [found]
+    sketch.operator(OPS.CALL_ONCE, [], [], options)
+    main, sketch.graph = sketch.graph, once
+    once.name, once.tensors, once.operators, once.inputs, once.outputs = "once", [], [], [], []
+    sketch.model.subgraphs.append(once)
+    table = sketch.tensor((1,), TYPES.RESOURCE)
+    keys = sketch.tensor((1,), TYPES.STRING, b"\x01\0\0\0\x0c\0\0\0\x0c\0\0\0")
+    values = sketch.tensor((1,), TYPES.INT64, np.ones(1, np.int64))
+    sketch.operator(OPS.HASHTABLE, [], [table], schema.HashtableOptionsT())
+    sketch.operator(OPS.HASHTABLE_IMPORT, [table, keys, values], [])
+    sketch.graph = main
+    if read:
+        says(message(UnsupportedOperatorError, sketch.bytes()), "HASHTABLE", "is not supported")
+    else:
+        assert len(from_tflite(sketch.bytes()).outputs) == 1
+
+
 def test_missing_quantization() -> None:
     sketch = conv_sketch()
     sketch.graph.tensors[3].quantization = None
