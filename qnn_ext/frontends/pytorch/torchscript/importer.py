@@ -6,7 +6,7 @@ none of its values enter the module. So a script with control flow over shapes n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from . import (
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
-from .registry import CONVERTERS
+from .registry import CONSTANTS, CONVERTERS
 from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number, sources
 from .values import (
     BatchSizes,
@@ -263,7 +263,7 @@ class Importer:
             found = number(self._sizes, kind, operands, lambda: run([plain(value) for value in operands]))
             if found is not NO_NUMBER:
                 return [found]
-        own = None if sized or (depends and makes_sizes(kind, operands)) else CONVERTERS.get(kind)
+        own = None if sized or (depends and makes_sizes(kind, operands)) else self._converter(node, kind, operands)
         numbers = not depends and kind in ARITHMETIC
         known = own is not None or (
             not numbers
@@ -295,6 +295,13 @@ class Importer:
         if node.outputsSize() == 1 and isinstance(examples[0], (list, tuple)):
             return [[self._result(e, v) for e, v in zip(examples[0], values, strict=True)]]
         return [self._result(example, v) for example, v in zip(examples, values, strict=True)]
+
+    def _converter(self, node: Any, kind: str, operands: list[Any]) -> Callable[[Node], Any] | None:
+        """The operator's own converter, unless it takes an argument as a constant that is computed here."""
+        constants = CONSTANTS.get(kind)
+        arguments = self._arguments(node, operands) if constants else {}
+        computed = any(isinstance(arguments.get(name), Traced) for name in constants or ())
+        return None if computed else CONVERTERS.get(kind)
 
     def _check_packed(self, node: Any, kind: str, operands: list[Any]) -> None:
         """The number of packed rows is the example's, but not that of other inputs."""

@@ -5,10 +5,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from qnn_ext import Interpreter
 from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.pytorch import from_pytorch
 
-from .oracle import Wrapped, run
+from .oracle import Wrapped, quantized, run
 
 
 def check(module, *inputs):
@@ -82,3 +83,58 @@ def test_random_operators_are_refused():
     module = torch.jit.trace(Wrapped(lambda x: x + torch.randn_like(x)).eval(), torch.zeros(2, 3), check_trace=False)
     with pytest.raises(UnsupportedOperatorError, match="randn_like"):
         from_pytorch(module, shapes=[(2, 3)])
+
+
+# ---- arguments that are usually constants, computed ----------------------------------------------------------------
+
+COMPUTED = {
+    "weight": (lambda x, w: F.linear(x, w), (3, 8), (5, 8)),
+    "bias": (lambda x, b: F.linear(x, torch.ones(5, 8), b), (3, 8), (5,)),
+    "bias_of_convolution": (lambda x, b: F.conv2d(x, torch.ones(2, 3, 3, 3), b), (1, 3, 5, 5), (2,)),
+    "layer_norm": (lambda x, w: F.layer_norm(x, (8,), w), (3, 8), (8,)),
+    "group_norm": (lambda x, w: F.group_norm(x, 2, None, w), (1, 4, 5), (4,)),
+    "instance_norm": (lambda x, w: F.instance_norm(x, weight=w), (2, 3, 4, 4), (3,)),
+    "clamp": (lambda x, v: torch.clamp(x, v.min(), v.max()), (3, 4), (3,)),
+    "masked_fill": (lambda x, v: x.masked_fill(x > 0, v.min()), (3, 4), (3,)),
+    "pow": (lambda x, v: x.abs() ** (v.sum() * 0 + 2 + v[0].abs()), (3, 4), (3,)),
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_computed_arguments(rng, name):
+    """The example's values do not enter the module."""
+    function, *shapes = COMPUTED[name]
+    example, *others = ([torch.from_numpy(rng.normal(0, 1, s).astype(np.float32)) for s in shapes] for _ in range(3))
+    module = from_pytorch(torch.jit.trace(Wrapped(function), tuple(example)), tuple(example))
+    for inputs in others:
+        (found,) = Interpreter(module).run([value.numpy() for value in inputs]).values()
+        np.testing.assert_allclose(found, function(*inputs).numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_computed_statistics_are_refused(rng):
+    inputs = torch.randn(2, 3, 4, 4), torch.randn(3)
+    program = torch.jit.trace(Wrapped(lambda x, w: F.batch_norm(x, torch.zeros(3), torch.ones(3), w)), inputs)
+    with pytest.raises(UnsupportedOperatorError, match="computed at run time"):
+        from_pytorch(program, inputs)
+
+
+COMPARISONS = {
+    "number": lambda x: x > 0.3,
+    "less": lambda x: x <= x.mean(),
+    "equal": lambda x: x == x.flip(1),
+}
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_comparisons_of_quantized_tensors(rng, name):
+    """They compare real values."""
+    x = quantized(rng, (2, 8, 6, 4), 0.03, 77)
+    found, expected = run(COMPARISONS[name], x)
+    assert 0 < expected.mean() < 1
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_comparisons_of_integers_with_fractions():
+    x = torch.arange(-3, 4)
+    for function in (lambda x: x < 0.5, lambda x: x >= 0.5, lambda x: x == 1.5, lambda x: x > x * 0.7):
+        np.testing.assert_array_equal(*run(function, x))

@@ -31,6 +31,13 @@ MOVES = {
     "pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),
     "narrow": lambda x: x.narrow(1, 2, 4),
     "flip": lambda x: x.flip(2),
+    "topk": lambda x: x.topk(3, 1)[0],
+    "topk_smallest": lambda x: x.topk(2, -1, largest=False)[0],
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "max_along": lambda x: x.max(1)[0],
+    "min_along": lambda x: x.min(2)[0],
+    "masked_fill": lambda x: x.masked_fill(x.dequantize() > 0, 0.31) if x.is_quantized else x.masked_fill(x > 0, 0.31),
 }
 FLOAT_ONLY = {
     "roll": lambda x: x.roll((-2, 9), (1, -1)),

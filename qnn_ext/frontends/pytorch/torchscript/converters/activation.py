@@ -35,6 +35,7 @@ _DATA = ("self", "qx", "input", "X")
     "aten::silu", "aten::silu_", "aten::threshold", "aten::threshold_", "aten::mish", "aten::softplus", "aten::exp",
     "aten::sqrt", "aten::rsqrt", "aten::neg", "aten::abs", "aten::erf", "aten::log", "aten::selu", "aten::reciprocal",
     "aten::sin", "aten::cos", "aten::square", "aten::log2", "aten::log10", "aten::log1p", "aten::expm1",
+    constants=("min", "max"),
 )  # fmt: skip
 def _unary(node: Node) -> relax.Expr:
     name = next(name for name in _DATA if name in node.arguments)

@@ -1,4 +1,5 @@
-"""Extremes along axes, the largest values of rows, and running sums, of float tensors and plain integers."""
+"""Extremes along axes and the largest values of rows, also of quantized tensors, whose integers have the order of the
+values; running sums of float tensors and plain integers."""
 
 from __future__ import annotations
 
@@ -22,6 +23,14 @@ def _is_largest(node: Node) -> bool:
     return "max" in node.kind
 
 
+def _ordered(node: Node) -> relax.Expr:
+    """The tensor, or the integers of a quantized one."""
+    if node.qparams("self") is not None:
+        return node.expr("self")
+    node.note("a search in float")
+    return operand(node, "self")
+
+
 @converter("aten::amax", "aten::amin")
 def _along_axes(node: Node) -> relax.Expr:
     """Over all axes if none are given. NaN is beyond all numbers, as everywhere in PyTorch."""
@@ -34,10 +43,11 @@ def _along_axes(node: Node) -> relax.Expr:
 @converter("aten::max", "aten::min")
 def _extreme_of(node: Node) -> relax.Expr | list[relax.Expr]:
     """Of two tensors, of all elements, or along one axis, with the positions."""
-    node.note("an extreme in float")
-    data, largest = operand(node, "self"), _is_largest(node)
+    largest = _is_largest(node)
     if node.get("other") is not None:
-        return (relax.op.maximum if largest else relax.op.minimum)(data, operand(node, "other"))
+        node.note("an extreme in float")
+        return (relax.op.maximum if largest else relax.op.minimum)(operand(node, "self"), operand(node, "other"))
+    data = _ordered(node)
     if node.get("dim") is None:
         return _extreme(node, data, largest, list(range(len(shape_of(data)))), False)
     if not shape_of(data):
@@ -50,8 +60,7 @@ def _extreme_of(node: Node) -> relax.Expr | list[relax.Expr]:
 @converter("aten::topk")
 def _topk(node: Node) -> list[relax.Expr]:
     """The k largest or smallest values along an axis, in order, and where they were; equal ones in their order."""
-    node.note("a search in float")
-    data, count = operand(node, "self"), int(node["k"])
+    data, count = _ordered(node), int(node["k"])
     if not shape_of(data):
         raise node.unsupported("an axis of a scalar")
     axis = normalize_axis(int(node["dim"]), len(shape_of(data)))

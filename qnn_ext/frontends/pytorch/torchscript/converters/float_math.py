@@ -11,11 +11,12 @@ from tvm import relax
 from .....op.base import constant, shape_of
 from ....building import group_norm
 from ....run_time import checked_divisor, checked_indices
+from ...common import import_torch
 from ...norms import order_of, vector_norm
 from ..formulas import f32, scalar
 from ..node import Node
 from ..registry import converter
-from ..values import array_of, dtype_name
+from ..values import Traced, array_of, dtype_name
 
 
 def operand(node: Node, name: str) -> relax.Expr:
@@ -25,8 +26,7 @@ def operand(node: Node, name: str) -> relax.Expr:
     value, dtype = node.arguments[name], dtype_name(node.examples[0])
     if isinstance(value, (bool, int, float)):
         return constant(np.asarray(value).astype(dtype))
-    expr = node.to_expr(value)
-    return expr if str(expr.ty.dtype) == dtype else node.emit(relax.op.astype(expr, dtype))
+    return _cast(node, node.to_expr(value), dtype)
 
 
 def _binary(function: Callable[..., Any], swap: bool = False) -> Callable[[Node], relax.Expr]:
@@ -77,23 +77,28 @@ def _floored(node: Node, a: relax.Expr, b: relax.Expr) -> relax.Expr:
 
 @converter("aten::pow")
 def _pow(node: Node) -> relax.Expr:
-    exponent = node["exponent"]
+    exponent = node.raw("exponent")
     base = operand(node, "self")
     node.note("float arithmetic between quantized layers")
-    if exponent == 2:
+    if isinstance(exponent, (int, float)) and exponent == 2:
         return relax.op.multiply(base, base)
     return relax.op.power(base, operand(node, "exponent"))
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[[Node], relax.Expr]:
+    """In the dtype that both operands promote to; quantized tensors are compared by their real values."""
+
     def convert(node: Node) -> relax.Expr:
-        lhs = node.expr("self")
-        other = node.arguments["other"]
-        if isinstance(other, (bool, int, float)):
-            return function(lhs, constant(np.asarray(other).astype(str(lhs.ty.dtype))))
-        return function(lhs, node.to_expr(other))
+        torch, names = import_torch(), ("self", "other")
+        real = [node[name].dequantize() if node.qparams(name) is not None else node[name] for name in names]
+        dtype = str(torch.result_type(*real)).removeprefix("torch.")
+        return function(*(_cast(node, node.dequantized(name), dtype) for name in names))
 
     return convert
+
+
+def _cast(node: Node, value: relax.Expr, dtype: str) -> relax.Expr:
+    return value if str(value.ty.dtype) == dtype else node.emit(relax.op.astype(value, dtype))
 
 
 for _name, _function in (
@@ -110,8 +115,13 @@ def _where(node: Node) -> relax.Expr:
 
 @converter("aten::masked_fill", "aten::masked_fill_")
 def _masked_fill(node: Node) -> relax.Expr:
-    value = node["value"]
-    fill = constant(np.asarray(float(value)).astype(dtype_name(node.examples[0])))
+    """A quantized tensor is filled with the value in its QParams."""
+    if node.output is None:
+        fill = operand(node, "value")
+    elif isinstance(node.raw("value"), Traced):
+        raise node.unsupported("filling a quantized tensor with a computed value")
+    else:
+        fill = constant(node.output.quantize(float(node["value"])))
     return relax.op.where(node.expr("mask"), fill, node.expr("self"))
 
 
@@ -125,7 +135,7 @@ def _matmul(node: Node) -> relax.Expr:
     return node.move(relax.op.matmul(operand(node, "self"), operand(node, other)))
 
 
-@converter("aten::linear")
+@converter("aten::linear", constants=("weight", "bias"))
 def _linear(node: Node) -> relax.Expr:
     node.note("a linear layer that the model does not quantize")
     return linear(node, operand(node, "input"), node["weight"], node["bias"])
@@ -176,6 +186,8 @@ def _attention(node: Node) -> relax.Expr:
 
 # ---- normalization -----------------------------------------------------------------------------------------------
 
+_STATISTICS = ("weight", "bias", "running_mean", "running_var")
+
 
 @converter("aten::softmax", "aten::log_softmax", "aten::_softmax", "aten::_log_softmax")
 def _softmax(node: Node) -> relax.Expr:
@@ -186,7 +198,7 @@ def _softmax(node: Node) -> relax.Expr:
     return function(operand(node, "self"), axis=int(node["dim"]))
 
 
-@converter("aten::layer_norm")
+@converter("aten::layer_norm", constants=("weight", "bias"))
 def _layer_norm(node: Node) -> relax.Expr:
     rank, dims = len(node.shape), len(node["normalized_shape"])
     shape = [int(size) for size in node["normalized_shape"]]
@@ -198,7 +210,7 @@ def _layer_norm(node: Node) -> relax.Expr:
     )
 
 
-@converter("aten::group_norm", "aten::instance_norm")
+@converter("aten::group_norm", "aten::instance_norm", constants=_STATISTICS)
 def _group_norm(node: Node) -> relax.Expr:
     """Over the channels of a group and all later axes; of instances: each channel is a group, or a model in eval mode
     tracked their statistics."""
@@ -213,7 +225,7 @@ def _group_norm(node: Node) -> relax.Expr:
     return group_norm(node.emit, data, constant(gamma), constant(beta), groups, float(node["eps"]))
 
 
-@converter("aten::batch_norm")
+@converter("aten::batch_norm", constants=_STATISTICS)
 def _batch_norm(node: Node) -> relax.Expr:
     if node["training"]:
         raise node.unsupported("batch normalization in training mode; call model.eval() before exporting it")
@@ -315,7 +327,7 @@ def _conv(node: Node) -> relax.Expr:
     result = node.emit(function(node.expr("input"), node.expr("weight"), **geometry))
     if node["bias"] is None:
         return result
-    return relax.op.add(result, constant(array_of(node["bias"]).reshape((-1,) + (1,) * rank)))
+    return relax.op.add(result, node.emit(relax.op.reshape(node.expr("bias"), (-1,) + (1,) * rank)))
 
 
 @converter("aten::embedding")
