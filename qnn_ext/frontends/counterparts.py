@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from tvm import relax
 
-from ..op.base import constant_value
 from .bounded_values import scalars_of
 from .sizes import Sizes
 
@@ -68,5 +67,5 @@ def given_dims(node: Any, sizes: Sizes, index: int) -> list[Any]:
 
 def given_bounds(node: Any, sizes: Sizes, index: int) -> list[Any]:
     """An input that is bounds of slices: integers, sizes, and scalars computed from data."""
-    known = constant_value(node.input(index)) is not None or sizes.elements(node.input(index)) is not None
-    return given_dims(node, sizes, index) if known else scalars_of(node.assembly.builder, node.input(index))
+    known = sizes.elements(node.input(index)) is not None
+    return given_dims(node, sizes, index) if known else scalars_of(sizes.builder, node.input(index))

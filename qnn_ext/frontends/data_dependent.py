@@ -280,7 +280,8 @@ def top_k(
 def computed_dims(sizes: Sizes, value: relax.Expr, label: str) -> Dims:
     """The elements of an integer vector that the model computes from data, as sizes. Raises UnsupportedOperatorError
     where the largest value of one is not known; the engine raises InputError for negative ones."""
-    return [one if isinstance(one, int) else _computed(sizes, one, label) for one in scalars_of(sizes.builder, value)]
+    found = scalars_of(sizes.builder, value)
+    return [_computed(sizes, one, label) if isinstance(one, relax.Expr) else one for one in found]
 
 
 def _computed(sizes: Sizes, value: relax.Expr, label: str) -> Size:
@@ -399,6 +400,9 @@ def reshape(sizes: Sizes, data: relax.Expr, dims: Dims, label: str) -> relax.Exp
         after[inferred] = prod(before) // known if known > 0 else 0
     if prod(after) != prod(before) or min(after, default=0) < 0:
         raise ModelFormatError(f"{label}: cannot reshape {before} to {after}")
+    for first, last in _groups(before, after):
+        if any(axis in sizes.of(data) for axis in range(first + 1, last)):
+            return reshape(sizes, _merged(sizes, data, first, last), dims, label)
     wanted, axes = _axes_of(dims), {}
     for axis, size in sizes.of(data).items():
         hint = next((place for place, one in wanted.items() if one.same(size)), inferred)
@@ -410,6 +414,44 @@ def reshape(sizes: Sizes, data: relax.Expr, dims: Dims, label: str) -> relax.Exp
     if 0 in after:  # which means to TVM: as before
         return sizes.emit(constant(np.zeros(after, str(data.ty.dtype))), axes)
     return sizes.emit(relax.op.reshape(data, after), axes)
+
+
+def _groups(before: Sequence[int], after: Sequence[int]) -> list[tuple[int, int]]:
+    """Ranges of axes, longer than 1, that a reshape makes one axis."""
+    found, start = [], 0
+    for place, length in enumerate(after):
+        while start < len(before) and prod(before[:start]) < prod(after[:place]):
+            start += 1
+        end = next((end for end in range(start, len(before) + 1) if prod(before[start:end]) == length), start)
+        if prod(before[:start]) == prod(after[:place]) and end > start + 1 and length > 1:
+            found.append((start, end))
+    return found
+
+
+def _merged(sizes: Sizes, data: relax.Expr, first: int, last: int) -> relax.Expr:
+    """Axes first … last − 1 as one, what counts at its beginning: of sizes (m, n), element (i, j) at i · n + j."""
+    shape, emit = shape_of(data), sizes.emit
+    dims = dims_of(sizes, data)[first:last]
+    lengths, whole = shape[first:last], prod(shape[first:last])
+    size: Any = reduce(sizes.times, dims, 1)
+
+    def make() -> relax.Expr:
+        left: Any = constant(np.arange(whole, dtype=np.int64))
+        place: Any = constant(np.zeros(whole, np.int64))
+        for axis, length in reversed(list(enumerate(dims))):
+            dim = constant(np.int64(length)) if isinstance(length, int) else length.value
+            dim = emit(relax.op.maximum(dim, constant(np.int64(1))))
+            step = constant(np.int64(prod(lengths[axis + 1 :])))
+            place = emit(relax.op.add(place, emit(relax.op.multiply(emit(relax.op.floor_mod(left, dim)), step))))
+            left = emit(relax.op.floor_divide(left, dim))
+        return place
+
+    key = tuple(getattr(dim, "value", dim) for dim in dims)
+    places = emit(sizes.once(("merged", *key), make), {0: size})
+    others = {axis: one for axis, one in sizes.of(data).items() if not first <= axis < last}
+    axes = {axis if axis < first else axis - (last - first - 1): one for axis, one in others.items()}
+    flat = emit(relax.op.reshape(data, [*shape[:first], whole, *shape[last:]]), axes)
+    return rows(sizes, flat, places, first)
 
 
 def broadcast(sizes: Sizes, data: relax.Expr, dims: Dims, label: str) -> relax.Expr:

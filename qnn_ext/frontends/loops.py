@@ -31,7 +31,7 @@ class ChangingStateError(ModelFormatError):
 
 
 class RunTimeSizeError(UnsupportedOperatorError):
-    """What goes into a round, or comes out of it, has a size known only at run time."""
+    """A state, a slice or a result of a round has a size known only at run time."""
 
 
 class UnknownRoundsError(UnsupportedOperatorError):
@@ -98,7 +98,6 @@ def loop(
     bindings = [relax.VarBinding(binding.var, substitute(binding.value, fixed)) for binding in bindings]
     results = [substitute(value, fixed) for value in (*going, *(new_states[index] for index in changing), *outputs)]
     function = _Function(bindings, results, [*(own[index] for index in changing), *slices])
-    _refuse_sizes(assembly, function.captured, "what a round of a loop reads")
     initial = [states[index] for index in changing]
     call = call_of(
         function.definition, function.captured, initial, sequences, trips, backwards_in, backwards_out, condition

@@ -72,6 +72,17 @@ class OnnxAssembly(Assembly):
             self.builder.sizes.declare(checked, most, label)
         return checked
 
+    def integer_behind(self, value: relax.Expr) -> str | None:
+        """The name of the integer of the model that a scalar is, or was moved or converted from."""
+        while isinstance(value, relax.Var):
+            if prod(shape_of(value)) == 1 and str(value.ty.dtype) in DTYPES:
+                for name, known in self._values.items():
+                    if known is value or (isinstance(known, relax.Var) and known.same_as(value)):
+                        return name
+            call = self.builder.lookup_binding(value)
+            value = call.args[0] if isinstance(call, relax.Call) and call.args else None
+        return None
+
     def check_all_bounded(self) -> None:
         """Raises ShapeError if a value whose largest one was given is not computed."""
         if self._unbounded:

@@ -17,6 +17,8 @@ from ..bounded_values import bounds_of
 from ..data_dependent import emptied
 from ..loops import ChangingStateError, RunTimeSizeError, UnknownRoundsError, branch, loop
 from ..recurrent import stacked
+from ..sizes import Size
+from .collected import Collected, collecting
 from .node import Node
 from .reader import Subgraph
 from .sequences import LoopSequenceError, TensorSequence, appended, extended, only_tensors
@@ -81,16 +83,34 @@ def _wanted(node: Node, results: Sequence[relax.Expr]) -> list[relax.Expr]:
 def convert_loop(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     """A body that takes (round, condition, states) and returns (condition, states, outputs). It is written out round by
     round where a state changes its shape, or a sequence is read that grows: every round is another function then; and
-    where a size is known only at run time."""
-    try:
-        return _repeated(node, read, run)
-    except (ChangingStateError, RunTimeSizeError, LoopSequenceError) as error:
-        return _written_out(node, read("body"), run, error)
-
-
-def _repeated(node: Node, read: Read, run: Run) -> list[relax.Expr]:
-    """The loop as one operator."""
+    where a size is known only at run time. A state that rounds only append to is no state but an output of theirs."""
     body, states = read("body"), [node.input(index) for index in range(2, len(node.inputs))]
+    try:
+        return _repeated(node, body, states, run)
+    except (ChangingStateError, RunTimeSizeError, LoopSequenceError) as error:
+        collected = collecting(body, states)
+        if collected is None:
+            return _written_out(node, body, run, error)
+        try:
+            return _collected(node, collected, states, run)
+        except (ChangingStateError, RunTimeSizeError, LoopSequenceError):
+            return _written_out(node, body, run, error)
+
+
+def _collected(node: Node, collected: Collected, states: Sequence[Any], run: Run) -> list[relax.Expr]:
+    """A loop with states that rounds only append to: what they append is stacked, and joined afterwards."""
+    kept = [state for index, state in enumerate(states) if index not in collected.axes]
+    results = _repeated(node, collected.body, kept, run)
+    final = {index: results.pop() for index in reversed(collected.axes)}
+    others = iter(results)
+    return [
+        collected.joined(node, states[index], final[index], index) if index in final else next(others)
+        for index in range(len(states))
+    ] + list(others)
+
+
+def _repeated(node: Node, body: Subgraph, states: Sequence[Any], run: Run) -> list[relax.Expr]:
+    """The loop as one operator."""
     count = len(states)
     if len(body.inputs) != count + 2 or len(body.outputs) < count + 1:
         raise ModelFormatError(
@@ -107,6 +127,7 @@ def _repeated(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     fixed = {index for index in sequences if _is_unchanged(body, index)}
     tensors = [index for index in range(count) if index not in sequences]
     more: dict[int, int] = {}  # how many stacked outputs each sequence has, one or none
+    conditional: list[bool] = []  # whether a round may end the loop
 
     def one_round(current: list[relax.Expr], _: list[relax.Expr]) -> tuple[Any, ...]:
         *values, number = current
@@ -119,6 +140,8 @@ def _repeated(node: Node, read: Read, run: Run) -> list[relax.Expr]:
         more.update({index: len(parts) for index, parts in added.items()})
         after = node.emit(relax.op.add(number, constant(np.int64(1))))
         condition = _scalar(node, condition, "bool")
+        known = constant_value(condition)
+        conditional.append(known is None or not known)
         if limit is not None:
             condition = _both(node, condition, node.emit(relax.op.less(after, limit)))
         new = only_tensors([results[index] for index in tensors], "a state that was a tensor")
@@ -131,17 +154,30 @@ def _repeated(node: Node, read: Read, run: Run) -> list[relax.Expr]:
     try:
         final, outputs = loop(node, one_round, initial, [], bounded, condition=going, whole=True)
     except UnknownRoundsError as error:
-        bounds = None if most is None else bounds_of(node.assembly.builder, most)
-        if more or bounds is None or bounds[1] == MOST_TRIPS:
+        found = None if most is None else _most_rounds(node, most)
+        if more or found is None:
             raise UnknownRoundsError(f"{error}; limit it in the model, as by Clip or Min") from None
-        largest, sizes = max(bounds[1], 1), node.assembly.builder.sizes
+        largest = max(found.most if isinstance(found, Size) else found, 1)
         final, outputs = loop(node, one_round, initial, [], largest, condition=going)
+        sizes = node.assembly.builder.sizes
         rounds = sizes.size(final[-1], largest, node.label)
+        if isinstance(found, Size) and not conditional[-1] and not node.has_input(1):
+            rounds = found
         outputs = [sizes.set(output, {0: rounds}) for output in outputs]
     ends: dict[int, Any] = {**sequences, **dict(zip(tensors, final, strict=False))}
     for index in reversed([index for index in more if more[index]]):
         ends[index] = extended(node, sequences[index], outputs.pop())
     return [*(ends[index] for index in range(count)), *outputs]
+
+
+def _most_rounds(node: Node, most: relax.Expr) -> int | Size | None:
+    """The number of rounds where it is a size, else the most there may be; None if they are not known."""
+    sizes = node.assembly.builder.sizes
+    elements = sizes.elements(most)
+    if elements is not None:
+        return elements.reshape(-1)[0]
+    bounds = bounds_of(sizes.builder, most)
+    return None if bounds is None or bounds[1] >= MOST_TRIPS else bounds[1]
 
 
 def _written_out(node: Node, body: Subgraph, run: Run, reason: QnnError) -> list[relax.Expr]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,7 +30,17 @@ from .control_flow import CONTROL_FLOW
 from .fallback import convert_with_tvm
 from .folding import evaluate, narrow_constant, unpacked
 from .node import Node
-from .reader import Model, Operator, Subgraph, check_inputs, check_kinds, read_model, read_subgraph
+from .reader import (
+    Model,
+    Operator,
+    Subgraph,
+    check_inputs,
+    check_kinds,
+    read_model,
+    read_subgraph,
+    values_read,
+    values_written,
+)
 from .registry import find_converter
 from .run_time_sizes import convert_with_sizes
 from .sequences import TensorSequence, converter_of, only_tensors
@@ -148,18 +158,20 @@ class Importer:
         begin_walk(_elements_of(self.model))
         check("operands", max(len(self.model.inputs), len(self.model.outputs)))
         names = distinct([value.name for value in self.model.inputs])
-        specs = []
+        specs, given = [], {}
         for value, name in zip(self.model.inputs, names, strict=True):
             dtype = _held_dtype(value.dtype)
             _check_carried(value.name, value.dtype)
             if dtype != value.dtype:
                 self.assembly.narrow_dtypes[value.name] = value.dtype
             specs.append(TensorSpec(name, self._shapes[value.name], dtype))
-            self.assembly.define(value.name, self.assembly.input(name, self._shapes[value.name], dtype))
+            given[value.name] = self.assembly.input(name, self._shapes[value.name], dtype)
         outputs: list[relax.Expr] = []
         bounded: list[tuple[int, ...]] = []
 
         def walk() -> list[relax.Expr]:
+            for name, variable in given.items():
+                self.assembly.define(name, variable)
             for operator in _needed(self.model.operators, [value.name for value in self.model.outputs]):
                 self._convert(operator)
             self.assembly.check_all_bounded()
@@ -317,32 +329,8 @@ class Importer:
 def _needed(operators: Sequence[Operator], outputs: Sequence[str]) -> list[Operator]:
     """The operators that the outputs depend on, each behind what it reads: ONNX Runtime sorts them, and its quantizer
     writes files whose loops and branches stand before what they read."""
-    found = needed(operators, outputs, _values_read, _values_written)
-    return in_order(found, _values_read, _values_written)
-
-
-def _values_written(operator: Operator) -> Iterator[str]:
-    return filter(None, operator.outputs)
-
-
-def _values_read(operator: Operator) -> Iterator[str]:
-    """The values that an operator reads, and those from outside that graphs of its own do."""
-    yield from operator.inputs
-    for value in operator.attributes.values():
-        if hasattr(value, "node"):
-            yield from _values_from_outside(value)
-
-
-def _values_from_outside(graph: Any) -> set[str]:
-    """The values that a graph reads and does not define."""
-    read = {output.name for output in graph.output}
-    for node in graph.node:
-        read.update(node.input)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                read |= _values_from_outside(attribute.g)
-    own = {value.name for value in (*graph.input, *graph.initializer)}
-    return read - own.union(*(node.output for node in graph.node))
+    found = needed(operators, outputs, values_read, values_written)
+    return in_order(found, values_read, values_written)
 
 
 def _elements_of(graph: Model | Subgraph) -> int:

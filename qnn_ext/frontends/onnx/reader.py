@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -309,3 +309,28 @@ def _kind(dtype: str) -> str:
     if dtype.startswith(("int", "uint")):
         return "integers"
     return "floats" if dtype.startswith(("float", "bfloat", "double")) else dtype
+
+
+def values_written(operator: Operator) -> Iterator[str]:
+    """The values that an operator computes."""
+    return filter(None, operator.outputs)
+
+
+def values_read(operator: Operator) -> Iterator[str]:
+    """The values that an operator reads, and those from outside that graphs of its own do."""
+    yield from operator.inputs
+    for value in operator.attributes.values():
+        if hasattr(value, "node"):
+            yield from _values_from_outside(value)
+
+
+def _values_from_outside(graph: Any) -> set[str]:
+    """The values that a graph reads and does not define."""
+    read = {output.name for output in graph.output}
+    for node in graph.node:
+        read.update(node.input)
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                read |= _values_from_outside(attribute.g)
+    own = {value.name for value in (*graph.input, *graph.initializer)}
+    return read - own.union(*(node.output for node in graph.node))

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ... import op as qnn
 from ...op.base import constant, normalize_axis, shape_of
+from ...op.folding import known_value
 from .. import data_dependent as build
+from ..bounded_values import bounds_of
 from ..counterparts import Counterparts, given_bounds, given_dims
 from ..size_rules import scattered
 from ..sizes import Size, Sizes, refusal
@@ -45,6 +48,8 @@ _MICROSOFT_CARRYING = frozenset(_OF_MICROSOFT.split())
 _converter = _COUNTERPARTS.of
 _ARITHMETIC = {"Add": "add", "Sub": "subtract", "Mul": "multiply", "Min": "minimum", "Max": "maximum", "Div": "divide"}
 _MOST_IN_FLOAT = 1 << 24  # float32 has all integers up to it
+_SHAPE_INPUTS = {"ConstantOfShape": 0, "Expand": 1}
+"""The operators that are converted here too where the model computes their shape from data, and its input."""
 _REDUCTIONS = {
     "ReduceProd": Sizes.times,
     "ReduceSum": Sizes.plus,
@@ -57,10 +62,38 @@ def convert_with_sizes(node: Node) -> Any:
     """The result of an operator that reads a tensor with such a size, or a shape with one; None where it does not, or
     where its own converter does it right. Raises UnsupportedOperatorError."""
     sizes = node.assembly.builder.sizes
+    place = None if node.domain else _SHAPE_INPUTS.get(node.op_type)
+    if place is not None and _is_computed(node, place):
+        return _COUNTERPARTS.converters[node.op_type](node, sizes)
     if sizes.none:
         return None
     known = not node.domain or (node.domain == "com.microsoft" and node.op_type in _MICROSOFT_CARRYING)
     return _COUNTERPARTS.convert(node, sizes, node.op_type, node.inputs, _computed, known)
+
+
+def _is_computed(node: Node, index: int) -> bool:
+    """Whether an input, a shape, is computed from data."""
+    builder, value = node.assembly.builder, node.input(index)
+    return builder.sizes.elements(value) is None and known_value(builder, value) is None
+
+
+def given_shape(node: Node, index: int) -> list[Any]:
+    """An input that is a shape: integers and sizes, of which the model may compute some from data. Raises
+    UnsupportedOperatorError where the largest value of one is not known."""
+    sizes, input_ = node.assembly.builder.sizes, node.input(index)
+    if not _is_computed(node, index):
+        return given_dims(node, sizes, index)
+    if str(input_.ty.dtype) not in ("int64", "int32") or len(shape_of(input_)) != 1:
+        raise node.malformed(f"a shape must be a vector of integers, found {input_.ty.dtype} of {shape_of(input_)}")
+    for one in given_bounds(node, sizes, index):
+        if isinstance(one, relax.Expr) and bounds_of(sizes.builder, one) is None:
+            name = node.assembly.integer_behind(one) or node.input_name(index)
+            raise node.unsupported(
+                f"a size that the model computes ('{name}') and whose largest value is not known: say it with "
+                f"largest={{{name!r}: n}}, bind the inputs that it depends on to values (constants=), or end the model "
+                "before this operator and compute the rest outside"
+            )
+    return list(build.computed_dims(sizes, input_, node.label))
 
 
 # ---- arithmetic on shapes ----------------------------------------------------------------------------------------
@@ -158,14 +191,14 @@ def _flatten(node: Node, sizes: Sizes) -> relax.Expr:
 
 @_converter("Expand")
 def _expand(node: Node, sizes: Sizes) -> relax.Expr:
-    dims = [1 if dim == -1 else dim for dim in given_dims(node, sizes, 1)]
+    dims = [1 if isinstance(dim, int) and dim == -1 else dim for dim in given_shape(node, 1)]
     return build.broadcast(sizes, node.input(0), dims, node.label)
 
 
 @_converter("ConstantOfShape")
 def _constant_of_shape(node: Node, sizes: Sizes) -> relax.Expr:
     value = np.asarray(node.attribute("value", np.zeros(1, np.float32)))
-    return build.full(sizes, given_dims(node, sizes, 0), value, node.label)
+    return build.full(sizes, given_shape(node, 0), value, node.label)
 
 
 @_converter("Tile")
@@ -274,6 +307,29 @@ def _scatter(node: Node, sizes: Sizes) -> relax.Expr | None:
     how = "update" if reduction == "none" else reduction
     call = relax.op.scatter_elements(node.input(0), indices, node.input(2), axis, how)
     return sizes.emit(scattered(sizes, call), sizes.of(node.input(0)))
+
+
+@_converter("ScatterND")
+def _scatter_nd(node: Node, sizes: Sizes) -> relax.Expr | None:
+    """Elements, or slices, at places in rows of such a number."""
+    data, size = node.input(0), sizes.of(node.input(0)).get(0)
+    if size is None:
+        return None
+    own, dtype, indices, depth = sizes.of(node.input(1)), node.dtype(1), node.input(1), node.shape(1)[-1]
+    if dtype != "int64" or depth > len(shape_of(data)):
+        raise node.malformed(f"indices {dtype} of shape {node.shape(1)} do not match data of shape {node.shape(0)}")
+    if not node.is_constant(1):
+        lengths = shape_of(data)[:depth]
+        checked = qnn.check_bounds(
+            indices, [-length for length in lengths], [length - 1 for length in lengths], node.label
+        )
+        indices = node.emit(checked)
+    dims = sizes.tensor(build.objects([size, *shape_of(data)[1:depth]]), dtype)
+    from_end = sizes.emit(relax.op.less(indices, constant(np.zeros((), dtype))), own)
+    indices = sizes.emit(relax.op.where(from_end, sizes.emit(relax.op.add(indices, dims), own), indices), own)
+    how = "update" if node.attribute("reduction", "none") == "none" else node.attribute("reduction")
+    call = relax.op.scatter_nd(data, indices, node.input(2), how)
+    return sizes.emit(scattered(sizes, call), sizes.of(data))
 
 
 def _indices(node: Node, sizes: Sizes) -> tuple[int, relax.Expr | None]:

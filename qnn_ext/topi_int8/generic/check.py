@@ -36,7 +36,7 @@ def first_violation(
     if 0 in data.shape or (kind == DIVISOR and not _is_value(low[0], data.dtype)):
         return te.compute(out_shape, lambda i: before[i], name="status")
     by_column = len(low) > 1
-    axes = tuple(range(len(data.shape) - by_column))
+    axes = tuple(range(len(values.shape) - by_column))  # a constant scalar is a vector here
 
     def extreme(combine: Any, tensor: te.Tensor, dtype: str, name: str) -> te.Tensor:
         return reduced(tensor, axes, False, combine, dtype, name)

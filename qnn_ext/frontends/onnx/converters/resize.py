@@ -19,9 +19,11 @@ from tvm import relax
 
 from ....limits import check_elements
 from ....op.base import constant, normalize_axis
+from ... import data_dependent as build
+from ...counterparts import given_dims
 from ..node import Node
 from ..registry import converter
-from . import resize_antialias, resize_linear
+from . import resize_antialias, resize_linear, resize_run_time
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,9 @@ def resize(node: Node) -> relax.Expr:
     chosen = node.attribute("axes") or list(range(len(shape)))
     chosen = [normalize_axis(axis, len(shape)) for axis in chosen]
     mode = node.attribute("coordinate_transformation_mode", "half_pixel")
+    found = resize_run_time.wanted(node, chosen)
+    if found is not None:
+        return resize_run_time.resized(node, found, mode, node.attribute("nearest_mode", "round_prefer_floor"))
     crop = mode == "tf_crop_and_resize"
     roi = (
         [float(value) for value in node.constant(1).reshape(-1)] if crop else [0.0] * len(chosen) + [1.0] * len(chosen)
@@ -135,7 +140,7 @@ def _targets(node: Node, chosen: list[int]) -> list[tuple[int | None, float]]:
         if len(scales) != len(chosen):
             raise node.malformed(f"{len(scales)} scales do not match {len(chosen)} axes")
         return [(None, scale) for scale in scales]
-    sizes = node.integers(3)
+    sizes = build.largest(given_dims(node, node.assembly.builder.sizes, 3))
     lengths = [node.shape(0)[axis] for axis in chosen]
     if len(sizes) != len(chosen) or any(size < 1 for size in sizes):
         raise node.malformed(f"sizes {sizes} do not match {len(chosen)} axes")
