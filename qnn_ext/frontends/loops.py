@@ -159,7 +159,8 @@ def _remedy(assembly: Assembly, condition: relax.Expr) -> str:
     if not 0 < len(names) < len(assembly.inputs):
         return ""
     example = ", ".join(f"{name!r}: …" for name in names)
-    return f"; if what it depends on never changes, bind it at import: constants={{{example}}}"
+    options = " ".join(f"--constant {name}=…" for name in names)
+    return f"; if what it depends on never changes, bind it at import: constants={{{example}}}, or {options}"
 
 
 def _beginning(assembly: Assembly, sequence: relax.Expr, count: int) -> relax.Expr:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ...errors import ShapeError
 from ...limits import check_elements
-from .reader import Model, Value
+from ..unread import needed
+from .reader import Model, Value, values_read, values_written
 
 Dimension = int | str | None
 
@@ -106,7 +107,22 @@ class InputShapes:
         example: dict[str, Any] = shapes if unnamed else dict.fromkeys(names, 1)
         return ShapeError(
             f"the model leaves dimensions of its inputs open: {shown}; {reason}: fix them, for example "
-            f"from_onnx(..., shapes={example!r}), or {options}"
+            f"from_onnx(..., shapes={example!r}), or {options}{self._branches()}"
+        )
+
+    def _branches(self) -> str:
+        """How the inputs are bound that choose branches, as of merged decoders, in which the shapes differ."""
+        chosen = {operator.inputs[0] for operator in self.model.operators if operator.op_type == "If"}
+        for operator in needed(self.model.operators, chosen, values_read, values_written):
+            chosen.update(values_read(operator))
+        flags = [one.name for one in self.model.inputs if one.name in chosen and one.shape in ((), (1,))]
+        if not flags:
+            return ""
+        constants = ", ".join(f"{name!r}: …" for name in flags)
+        options = " ".join(f"--constant {name}=…" for name in flags)
+        return (
+            f"; the model chooses between branches by {', '.join(map(repr, flags))}: bind it, and import the model "
+            f"once for each branch, constants={{{constants}}} or {options}"
         )
 
 

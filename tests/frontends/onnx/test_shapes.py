@@ -93,3 +93,25 @@ def test_part_of_a_shape(start, end):
     for found, expected in zip(interpret(proto, {"x": x}), run_ort(proto, {"x": x}), strict=True):
         assert found.dtype == expected.dtype
         np.testing.assert_array_equal(found, expected)
+
+
+def test_branches_of_open_shapes_are_chosen_by_an_input():
+    """A merged decoder: the error says which input to bind."""
+    branches = [
+        model([node(operator, ["x"], [f"{name}_y"])], [], [value(f"{name}_y", None)]).graph
+        for name, operator in (("then", "Relu"), ("else", "Neg"))
+    ]
+    nodes = [
+        node("Identity", ["use_cache"], ["copy"]),
+        node("If", ["copy"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    inputs = [value("x", ("N", "S")), value("use_cache", (1,), np.bool_)]
+    proto = model(nodes, inputs, [value("y", None)])
+    with pytest.raises(
+        ShapeError, match=r"shapes=\{'N': 1, 'S': 1\}.*by 'use_cache': bind it.*constants=.*--constant use_cache=…"
+    ):
+        from_onnx(proto)
+    with pytest.raises(ShapeError) as caught:
+        from_onnx(proto, constants={"use_cache": True})
+    assert "--constant" not in str(caught.value)
+    assert operators(from_onnx(proto, {"N": 2, "S": 3}, constants={"use_cache": False})) == ["negative"]

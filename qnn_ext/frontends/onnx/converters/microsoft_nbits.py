@@ -28,8 +28,9 @@ LEAST_INT8_BLOCK = {2: 32, 4: 16, 8: 16}
 
 
 @dataclass(frozen=True)
-class _Weight:
-    """B of MatMulNBits: (N, K) integers of `dtype`, packed, and the scales and zero points (N, blocks) of its blocks.
+class BlockedWeight:
+    """A weight, as B of MatMulNBits: (N, K) integers of `dtype`, packed, and the scales and zero points (N, blocks) of
+    its blocks.
 
     order: the column of A that each column of the weight belongs to, K for one of zeros; None if they are in order
     """
@@ -75,7 +76,7 @@ def matmul_nbits(node: Node) -> relax.Expr:
         rows = node.emit(relax.op.take(rows, constant(weight.order), 1))
     integers = weight.order is None and weight.zero_point.dtype.kind != "f"
     if node.attribute("accuracy_level", 0) == INT8_ACTIVATIONS and integers and block >= LEAST_INT8_BLOCK[bits]:
-        product = _of_int8(node, rows, weight)
+        product = of_int8(node, rows, weight)
     else:
         node.note(f"its activations are floats: they are multiplied by {bits}-bit weights in float32")
         product = node.emit(qnn.blockwise_dense(rows, *weight.parts, weight.dtype, weight.block))
@@ -104,7 +105,7 @@ def gather_block_quantized(node: Node) -> relax.Expr:
     else:
         raise node.unsupported(f"data of {dtype}")
     rows, blocks = len(packed), -(-depth // block)
-    scale = _finite(node, _sized(node, 2, "scales", (rows, blocks)), "scales")
+    scale = finite(node, _sized(node, 2, "scales", (rows, blocks)), "scales")
     zero_point = np.asarray(shared, np.int32)
     if node.has_input(3):
         held = node.onnx_dtype(3) == "uint8"
@@ -119,24 +120,24 @@ def gather_block_quantized(node: Node) -> relax.Expr:
 # ---- weights -----------------------------------------------------------------------------------------------------
 
 
-def _weight(node: Node, columns: int, depth: int, bits: int, block: int) -> _Weight:
+def _weight(node: Node, columns: int, depth: int, bits: int, block: int) -> BlockedWeight:
     dtype, blocks = DTYPES[bits], -(-depth // block)
     packed = _sized(node, 1, "B", (columns, blocks * block * bits // 8))
     if packed.dtype != np.uint8:
         raise node.malformed(f"B must be uint8, found {packed.dtype}")
-    scale = _finite(node, _sized(node, 2, "scales", (columns, blocks)), "scales")
+    scale = finite(node, _sized(node, 2, "scales", (columns, blocks)), "scales")
     zero_point = np.asarray(1 << (bits - 1), np.int32)
     if node.has_input(3):
         if node.dtype(3) == "uint8":
             zero_point = _sized(node, 3, "zero_points", (columns, packed_bytes(blocks, dtype)))
         else:
-            zero_point = _finite(node, _sized(node, 3, "zero_points", (columns, blocks)), "zero_points")
+            zero_point = finite(node, _sized(node, 3, "zero_points", (columns, blocks)), "zero_points")
     found = _order(node, blocks, block) if node.has_input(4) and node.shape(4) != (0,) else None
     if found is None:
-        return _Weight(packed[:, : packed_bytes(depth, dtype)], scale, zero_point, dtype, block)
+        return BlockedWeight(packed[:, : packed_bytes(depth, dtype)], scale, zero_point, dtype, block)
     order, block = found
     values = np.pad(unpack(packed, dtype, depth), ((0, 0), (0, 1)))
-    return _Weight(pack(values[:, order], dtype), scale, zero_point, dtype, block, order)
+    return BlockedWeight(pack(values[:, order], dtype), scale, zero_point, dtype, block, order)
 
 
 def _sized(node: Node, index: int, name: str, shape: tuple[int, int]) -> np.ndarray:
@@ -150,7 +151,7 @@ def _sized(node: Node, index: int, name: str, shape: tuple[int, int]) -> np.ndar
     return value.reshape(shape)
 
 
-def _finite(node: Node, values: np.ndarray, name: str) -> np.ndarray:
+def finite(node: Node, values: np.ndarray, name: str) -> np.ndarray:
     """Floats, in float32 unless they are float16."""
     if values.dtype != np.float16:
         values = values.astype(np.float32)
@@ -188,7 +189,8 @@ def _order(node: Node, blocks: int, block: int) -> tuple[np.ndarray, int] | None
 # ---- activations -------------------------------------------------------------------------------------------------
 
 
-def _of_int8(node: Node, rows: relax.Expr, weight: _Weight) -> relax.Expr:
+def of_int8(node: Node, rows: relax.Expr, weight: BlockedWeight) -> relax.Expr:
+    """rows · weightᵀ, with the rows quantized block by block."""
     data, data_scale = _quantized(node, rows, weight.block)
     return node.emit(qnn.blockwise_dense_int8(data, data_scale, *weight.parts, weight.dtype, weight.block))
 
