@@ -18,10 +18,10 @@ from .reader import Operator
 from .tensors import FLOAT8, HELD_AS, NARROW
 
 # Kept as nodes: those whose weights stay integers, that draw random numbers, that hold graphs, or that the reference
-# implementation computes only in part
+# implementation computes only in part or, as DynamicQuantizeLinear of zeros, not as ONNX Runtime does
 _NEVER = {
     "DequantizeLinear", "If", "Loop", "Scan", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike",
-    "Bernoulli", "Multinomial", "Dropout", "LSTM", "GRU", "RNN",
+    "Bernoulli", "Multinomial", "Dropout", "DynamicQuantizeLinear", "LSTM", "GRU", "RNN",
 }  # fmt: skip
 
 

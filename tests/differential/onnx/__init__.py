@@ -46,6 +46,7 @@ EXCLUDED = {
     **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "TensorScatter"), CACHED),
     **dict.fromkeys(("ArrayFeatureExtractor", "Scaler"), "tests/frontends/onnx/test_classical.py compares them"),
     "GatherBlockQuantized": PACKED,
+    **dict.fromkeys(("MoE", "QMoE"), "tests/frontends/onnx/test_mixture_of_experts.py compares it with ONNX Runtime"),
     "MatMulBnb4": "tests/frontends/onnx/test_microsoft_bnb4.py compares it with ONNX Runtime",
     **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),
     **dict.fromkeys(FLOATS.split(), FLOAT),

@@ -5,6 +5,7 @@ import pytest
 
 import qnn_ext
 
+from .graphs import interpret, model, node, run_ort, value
 from .single_op import MICROSOFT, compare, const, ends, full_range, single_op
 
 
@@ -67,6 +68,21 @@ def test_dynamic_quantize_linear(rng):
     midpoints = np.float32([-2.0, 125.5, 253.0, 0.5, 1.5, 2.5])
     for data in (normal, normal + 9, normal - 9, np.zeros((2, 2), np.float32), midpoints, np.float32([[1e-40, 3e38]])):
         compare("DynamicQuantizeLinear", [data], [np.uint8, np.float32, np.uint8], opset=11)
+
+
+@pytest.mark.parametrize("data", [[0, 0, 0], [-0.7, 0.1, 0.45], [3, 3, 3]])
+def test_dynamic_quantization_of_what_is_known_at_import(data, rng):
+    """As of noise times 0: the scale of zeros is 1."""
+    nodes = [
+        node("DynamicQuantizeLinear", ["k"], ["q", "s", "z"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("Add", ["x", "d"], ["y"]),
+    ]
+    outputs = [value("y", None), value("s", None), value("z", None, np.uint8)]
+    proto = model(nodes, [value("x", (3,))], outputs, {"k": np.float32(data)})
+    feed = {"x": rng.normal(size=3).astype(np.float32)}
+    for found, wanted in zip(interpret(proto, feed), run_ort(proto, feed), strict=True):
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_dynamically_quantized_product_keeps_its_integer_kernel(rng):
