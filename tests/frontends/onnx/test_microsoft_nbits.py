@@ -184,13 +184,6 @@ def test_g_idx_that_makes_one_block_too_long():
         qnn_ext.from_onnx(model)
 
 
-def test_qmoe():
-    inputs = [np.zeros((2, 4), np.float32)]
-    model, _ = single_op("QMoE", inputs, [np.float32], domain=MICROSOFT, k=1)
-    with pytest.raises(UnsupportedOperatorError, match="operator QMoE of domain com"):
-        qnn_ext.from_onnx(model)
-
-
 def test_packing_is_that_of_onnx_runtime(rng):
     """The identity times B is B."""
     values = np.array([[1, 15, 8, 0] * 8, [7, 9, 3, 5] * 8])
