@@ -18,6 +18,10 @@ class KlDivergence(HistogramCalibrator):
     sign. The range is −t … t, cut to the extremes of the data. Exact zeros, half of a relu's results, do not count: no
     threshold changes them, and they would outweigh the others.
 
+    It keeps the shape of the distribution, not the values: of long tails it clips up to some percent, which can cost a
+    network nearly everything (docs/guides/quantize.md has figures). Few bins clip less, none with as many as levels:
+    ONNX Runtime's default.
+
     Source: S. Migacz, 8-bit Inference with TensorRT, GTC 2017.
     """
 

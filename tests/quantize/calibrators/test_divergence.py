@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.special import rel_entr
+from scipy.special import kl_div, rel_entr
 
 from qnn_ext.quantize.calibrators.divergence import divergences, merge_to_levels, reference_divergence
 
@@ -22,11 +22,30 @@ def test_levels_hold_nearly_equally_many_bins():
 
 
 def test_recipe():
-    """Outliers go to the last bin of P and not into Q; both are normalized."""
+    """Outliers go to the last bin of P and not into Q, which misses them."""
     p = np.array([1, 0, 2, 3, 5, 3, 1, 7 + 10]) / 32
-    q = np.array([2, 0, 2, 2, 4, 4, 4, 4]) / 22
+    q = np.array([2, 0, 2, 2, 4, 4, 4, 4]) / 32
     counts = np.array([1, 0, 2, 3, 5, 3, 1, 7, 4, 6])
-    assert reference_divergence(counts, 0, 8, 2) == pytest.approx(rel_entr(p, q).sum(), rel=1e-12)
+    assert reference_divergence(counts, 0, 8, 2) == pytest.approx(kl_div(p, q).sum(), rel=1e-12)
+
+
+def test_little_that_is_clipped_costs_what_the_normalized_recipe_says(rng):
+    counts = rng.poisson(1000 * np.exp(-np.arange(200) / 20))
+    inside = merge_to_levels(counts[:150], 16)
+    p = np.append(counts[:149], counts[149:].sum()) / counts.sum()
+    assert 0 < counts[150:].sum() < 1e-3 * counts.sum()
+    normalized = rel_entr(p, inside / inside.sum()).sum()
+    assert reference_divergence(counts, 0, 150, 16) == pytest.approx(normalized, rel=1e-4)
+
+
+def test_a_window_of_a_single_value_is_the_worst():
+    """Normalized, both distributions would be that value."""
+    counts = np.zeros(400, np.int64)
+    counts[150] = 1
+    counts[200:] = 50
+    assert reference_divergence(counts, 0, 151, 128) > 5
+    stops = np.arange(128, 401)
+    assert stops[np.argmin(divergences(counts, np.zeros_like(stops), stops, 128))] > 390
 
 
 def test_values_clipped_into_an_empty_bin_are_lost():
