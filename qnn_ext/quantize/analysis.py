@@ -25,6 +25,7 @@ from .config import QConfig
 from .dataset import batches
 from .measurable import measurable
 from .ranges import Range
+from .shards import batch_named
 from .switchable import Observed, Switchable, observations, switchable
 from .tentative import with_quantized_loops
 
@@ -234,7 +235,8 @@ class _Measurement:
         exact: list[np.ndarray] = []
         for index, batch in enumerate(data):
             progress(f"all layers, batch {index + 1} of {len(data)}", 2 * index / len(data) / work)
-            exact.append(self._measure(batch))
+            with batch_named(index):
+                exact.append(self._measure(batch))
         found = ", ".join(f"{name} {meter.result.sqnr:.1f} dB" for name, meter in self._whole.items())
         for index, layer in enumerate(self._layers):
             progress(f"{found}; layer {index + 1} of {len(self._layers)} alone", (2 + index) / work)

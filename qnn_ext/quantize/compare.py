@@ -21,6 +21,7 @@ from ..qparams import QParams
 from ..running.engine import Engine
 from .analysis import Fidelity, FidelityMeter
 from .dataset import batches
+from .shards import batch_named
 from .switchable import switchable
 
 Model: TypeAlias = QnnModule | Engine
@@ -67,8 +68,9 @@ def compare(one: Model, two: Model, dataset: Any, samples: int = 64) -> Comparis
     outputs = {spec.name: _OutputMeter() for spec in one.outputs}
     tensors = {_plain(pair[0].name): FidelityMeter() for pair in names}
     count = 0
-    for batch in itertools.islice(batches(dataset, real_inputs(one)), samples):
-        expected, found = (runner(batch) for runner in runners)
+    for index, batch in enumerate(itertools.islice(batches(dataset, real_inputs(one)), samples)):
+        with batch_named(index):
+            expected, found = (runner(batch) for runner in runners)
         for meter, x, y in zip((*outputs.values(), *tensors.values()), expected, found, strict=True):
             meter.add(x, y)
         count += 1

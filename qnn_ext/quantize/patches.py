@@ -25,6 +25,7 @@ from ..passes.rewrite import bindings_of
 from .channels import Weight, weight_of
 from .dataset import Batches
 from .engines import engine_of
+from .shards import batch_named
 from .switchable import Observed, switchable
 
 MOST_BATCHES = 64
@@ -126,7 +127,8 @@ def sampled(
     engine.reset_state()
     batches = min(MOST_BATCHES, data.count or MOST_BATCHES)
     for number, batch in enumerate(itertools.islice(data, MOST_BATCHES)):
-        arrays = list(engine.run(list(batch)).values())[len(annotated.outputs) :]
+        with batch_named(number):
+            arrays = list(engine.run(list(batch)).values())[len(annotated.outputs) :]
         tensors = dict(zip(names, arrays, strict=False))
         for index, product in enumerate(products):
             rng = np.random.default_rng([seed, number, index])

@@ -16,6 +16,7 @@ from ..module import QnnModule
 from .dataset import batches
 from .engines import engine_of
 from .scales import Group, groups_of, scaled, weights_by_position
+from .shards import batch_named
 from .switchable import switchable
 
 
@@ -68,8 +69,9 @@ def _largest(module: QnnModule, groups: list[Group], dataset: Any) -> list[np.nd
     shown = [name for group in groups for name in group.read]
     engine = engine_of(switchable(module, [], shown).module)
     found = [np.zeros(group.channels) for group in groups]
-    for batch in batches(dataset, module.inputs):
-        arrays = iter(list(engine.run(list(batch)).values())[len(module.outputs) :])
+    for index, batch in enumerate(batches(dataset, module.inputs)):
+        with batch_named(index):
+            arrays = iter(list(engine.run(list(batch)).values())[len(module.outputs) :])
         for group, largest in zip(groups, found, strict=True):
             for axis in group.read.values():
                 rows = np.moveaxis(next(arrays), axis, 0).reshape(group.channels, -1)

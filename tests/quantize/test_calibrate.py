@@ -12,8 +12,10 @@ from qnn_ext import from_onnx
 from qnn_ext.errors import InputError, QuantizationError, QuantizationWarning
 from qnn_ext.op.base import constant
 from qnn_ext.op.observe import observe
-from qnn_ext.quantize import annotate, quantize
+from qnn_ext.quantize import annotate, quantize, stages
+from qnn_ext.quantize.analysis import analyze
 from qnn_ext.quantize.calibrate import calibrate
+from qnn_ext.quantize.compare import compare
 from qnn_ext.quantize.config import QConfig, qconfig
 from qnn_ext.quantize.ranges import Range
 from tests.quantize.digits import DATA, calibration_images, network
@@ -205,20 +207,61 @@ def test_worker_that_dies(end, said, monkeypatch):
         calibrate(annotated(), np.ones((9, 2), np.float32), QConfig(num_workers=2))
 
 
-@pytest.mark.parametrize("mode", ["auto", "minmax"])
-@pytest.mark.parametrize("goal", [None, 20.0])
-def test_values_that_the_model_does_not_take_name_their_batch(mode, goal, rng):
+def lookup(rng):
+    """Rows of a table, scaled, times a weight: ids below 10."""
     onnx = pytest.importorskip("onnx")
     node, weights = onnx.helper.make_node, onnx.numpy_helper.from_array
+    shapes = {"table": (10, 8), "scale": (8,), "weight": (8, 4)}
     graph = onnx.helper.make_graph(
-        [node("Gather", ["table", "ids"], ["rows"]), node("MatMul", ["rows", "weight"], ["out"])],
+        [
+            node("Gather", ["table", "ids"], ["rows"]),
+            node("Mul", ["rows", "scale"], ["scaled"]),
+            node("MatMul", ["scaled", "weight"], ["out"]),
+        ],
         "lookup",
         [onnx.helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [1, 6])],
         [onnx.helper.make_tensor_value_info("out", onnx.TensorProto.FLOAT, [1, 6, 4])],
-        [weights(rng.normal(size=s).astype(np.float32), n) for n, s in (("table", (10, 8)), ("weight", (8, 4)))],
+        [weights(rng.normal(size=shape).astype(np.float32), name) for name, shape in shapes.items()],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return from_onnx(model.SerializeToString())
+
+
+def ids_with_a_wrong_one(rng):
     ids = rng.integers(0, 10, (6, 6))
     ids[4, 3] = 57
+    return ids
+
+
+@pytest.mark.parametrize("mode", ["auto", "minmax"])
+@pytest.mark.parametrize("goal", [None, 20.0])
+def test_values_that_the_model_does_not_take_name_their_batch(mode, goal, rng):
     with pytest.raises(InputError, match=r"batch 4 of the data set: .*index 57 is out of range"):
-        quantize(from_onnx(model.SerializeToString()), None, ids, QConfig(calibrate_mode=mode), min_sqnr=goal)
+        quantize(lookup(rng), None, ids_with_a_wrong_one(rng), QConfig(calibrate_mode=mode), min_sqnr=goal)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"smooth": 0.5},
+        {"weight_rounding": "gptq"},
+        {"bias_correction": True},
+        {"weight_only": True, "weight_rounding": "gptq"},
+    ],
+    ids=lambda settings: next(reversed(settings)),
+)
+def test_so_does_what_improves_8_bits(settings, rng):
+    """With a table, ranges are not calibrated before."""
+    module, ids = lookup(rng), ids_with_a_wrong_one(rng)
+    grouped = "weight_only" in settings
+    table = None if grouped or "smooth" in settings else stages(module, dataset=ids % 10).table
+    with pytest.raises(InputError, match=r"batch 4 of the data set: .*index 57 is out of range"):
+        quantize(module, None, ids, QConfig(**settings), table)
+
+
+def test_so_do_analysis_and_comparison(rng):
+    module, ids = lookup(rng), ids_with_a_wrong_one(rng)
+    done = stages(module, dataset=ids % 10)
+    for measure in (lambda: analyze(done["annotate"], done.table, ids), lambda: compare(module, module, ids)):
+        with pytest.raises(InputError, match=r"batch 4 of the data set: .*index 57 is out of range"):
+            measure()

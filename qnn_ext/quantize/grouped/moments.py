@@ -12,6 +12,7 @@ from ...op.base import shape_of
 from ...passes.rewrite import bindings_of
 from ..dataset import Batches
 from ..engines import engine_of
+from ..shards import batch_named
 from ..switchable import switchable
 
 _ROWS = 256  # that are multiplied at once
@@ -31,8 +32,9 @@ def second_moments(module: QnnModule, tensors: Iterable[str], data: Batches) -> 
         engine = engine_of(switchable(module, [], taken).module)
         engine.reset_state()
         sums = {name: _Sum() for name in taken}
-        for batch in data:
-            arrays = list(engine.run(list(batch)).values())[len(module.outputs) :]
+        for index, batch in enumerate(data):
+            with batch_named(index):
+                arrays = list(engine.run(list(batch)).values())[len(module.outputs) :]
             for name, array in zip(taken, arrays, strict=True):
                 sums[name].add(array.reshape(-1, array.shape[-1]))
         found.update({name: _finite(total.value, name) for name, total in sums.items()})
