@@ -357,17 +357,19 @@ def _quantize(
             request.samples,
             tell,
         )
-        written += write_report(analysis, request.report, f"Quantization of {name}", _described(config), search)
+        written += write_report(
+            analysis, request.report, f"Quantization of {name}", _described(config, done.table), search
+        )
     return done, analysis, written, search
 
 
-def _described(config: QConfig) -> list[str]:
+def _described(config: QConfig, table: CalibrationTable) -> list[str]:
     """The settings that differ from the defaults, for the report."""
     default = QConfig()
     names = [item.name for item in fields(QConfig)]
     changed = [f"{name}={getattr(config, name)!r}" for name in names if getattr(config, name) != getattr(default, name)]
     notes = [f"QConfig({', '.join(changed)})"]
-    return [*notes, "The figures are from before bias correction."] if config.bias_correction else notes
+    return [*notes, "The figures are from before bias correction."] if table.biases else notes
 
 
 def _constants(module: QnnModule) -> int:

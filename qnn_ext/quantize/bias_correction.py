@@ -3,11 +3,15 @@
 E[W_q·x + b] ≠ E[W·x + b], as rounding errors of weights do not cancel: ε = E[(W_q − W)·x] per output channel. With
 b − ε in place of b the means agree again. Source: Nagel et al. 2019, Data-Free Quantization Through Weight Equalization
 and Bias Correction, section 4.2; ε is measured on data.
+
+Where the mean is small beside the differences between samples, what is measured on few of them is mostly chance. "auto"
+therefore takes less: with s the standard error of the measured mean ε, ε · max(0, 1 − s² / ε²), which is what is left
+of ε² once its variance is subtracted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +31,10 @@ from .config import QConfig
 from .dataset import batches
 from .engines import engine_of
 from .ranges import Range
-from .switchable import Observed, observations
+from .shards import batch_named
+from .switchable import observations
+
+Biases = Mapping[int, Sequence[float]]  # number of a product with a quantized weight → ε of each output channel
 
 
 @dataclass(frozen=True)
@@ -36,14 +43,14 @@ class _Product:
 
     index:  position of its binding in `main`; bias: that of the following addition, None if there is none
     weight: which operand is the weight; axis: of the channels in the result, counted from the end
-    error:  W_q − W
+    site:   of the weight
     """
 
     index: int
     bias: int | None
     weight: int
     axis: int
-    error: np.ndarray
+    site: str
 
 
 def correct_bias(
@@ -55,49 +62,100 @@ def correct_bias(
 ) -> QnnModule:
     """`annotated` with biases that compensate the mean error of its quantized weights on `dataset`.
 
-    table:   site → range; only those of weights matter
-    dataset: as `quantize` takes it; all of it is used
-    exact:   the annotated module before `round_weights`, if that was applied
-
-    A layer without a bias gets one. Raises QuantizationError for a data set that is empty or does not fit.
+    Arguments and errors as of `mean_errors`. A layer without a bias gets one.
     """
-    observed = {one.site.name: one for one in observations(annotated, table, config or QConfig())}
-    values = {site.name: site.value for site in sites(annotated if exact is None else exact)}
-    products = _products(annotated.ir["main"], observed, values)
+    return corrected(annotated, mean_errors(annotated, table, dataset, config or QConfig(), exact))
+
+
+def mean_errors(
+    annotated: QnnModule,
+    table: Mapping[str, Range],
+    dataset: Any,
+    config: QConfig,
+    exact: QnnModule | None = None,
+    cautious: bool = False,
+) -> Biases:
+    """The mean error that the quantized weights of each product add to its results, where there is any.
+
+    table:    site → range; only those of weights matter
+    dataset:  as `quantize` takes it; all of it is used
+    exact:    the annotated module before `round_weights`, if that was applied
+    cautious: whether errors that may be chance are taken for smaller, as "auto" does; each batch is one measurement
+
+    Raises QuantizationError for a data set that is empty or does not fit.
+    """
+    products = _products(annotated.ir["main"])
     if not products:
-        return annotated
-    module = _mean_errors(annotated, products)
+        return {}
+    simulated = {one.site.name: one for one in observations(annotated, table, config)}
+    values = {site.name: site.value for site in sites(annotated if exact is None else exact)}
+    weights = [
+        simulated[product.site].simulate(np.asarray(simulated[product.site].site.value))
+        - np.asarray(values[product.site])
+        for product in products
+    ]
+    module = _measuring(annotated, products, weights)
     engine = engine_of(module)
-    totals = [np.zeros(spec.shape) for spec in module.outputs]
+    sums = [np.zeros(spec.shape) for spec in module.outputs]
+    squares = [np.zeros(spec.shape) for spec in module.outputs]
     count = 0
-    for batch in batches(dataset, annotated.inputs):
-        for total, error in zip(totals, engine.run(batch).values(), strict=True):
+    for index, batch in enumerate(batches(dataset, annotated.inputs)):
+        with batch_named(index):
+            found = engine.run(batch)
+        for total, square, error in zip(sums, squares, found.values(), strict=True):
             total += error
+            square += np.square(error, dtype=np.float64)
         count += 1
     if not count:
         raise QuantizationError("the data set is empty: bias correction measures mean errors on data")
-    return replace(annotated, ir=rewrite(annotated.ir, _Corrected(products, [total / count for total in totals])))
+    errors = [total / count for total in sums]
+    if cautious:
+        errors = [_certain(error, square / count, count) for error, square in zip(errors, squares, strict=True)]
+    return {number: error.tolist() for number, error in enumerate(errors) if error.any()}
 
 
-def _products(
-    function: relax.Function, observed: Mapping[str, Observed], exact: Mapping[str, np.ndarray | None]
-) -> list[_Product]:
+def _certain(means: np.ndarray, mean_squares: np.ndarray, count: int) -> np.ndarray:
+    """ε · max(0, 1 − s² / ε²), s being the standard error of ε; 0 of a single measurement, which shows none."""
+    if count == 1:
+        return np.zeros_like(means)
+    variance = np.maximum(mean_squares - np.square(means), 0) / (count - 1)
+    return means * np.maximum(0, 1 - variance / np.maximum(np.square(means), np.finfo(np.float64).tiny))
+
+
+def corrected(annotated: QnnModule, biases: Biases) -> QnnModule:
+    """`annotated` with these errors subtracted from the biases. Raises QuantizationError if they do not fit."""
+    if not biases:
+        return annotated
+    products = _products(annotated.ir["main"])
+    bindings = bindings_of(annotated.ir["main"])
+    for number, errors in biases.items():
+        product = products[number] if number < len(products) else None
+        channels = None if product is None else shape_of(bindings[product.index].var)[product.axis]
+        if channels != len(errors):
+            raise QuantizationError(
+                f"the biases of the calibration table do not fit: product {number} has {len(errors)}, the model's "
+                f"{'is missing' if channels is None else f'has {channels}'}; calibrate again"
+            )
+    found = [(products[number], np.asarray(errors, np.float64)) for number, errors in biases.items()]
+    return replace(annotated, ir=rewrite(annotated.ir, _Corrected(found)))
+
+
+def _products(function: relax.Function) -> list[_Product]:
     bindings = bindings_of(function)
     readers = consumers(function, bindings)
-    errors: dict[Any, np.ndarray] = {}
+    weights: dict[Any, str] = {}
     found = []
     for index, binding in enumerate(bindings):
         value = binding.value
         if definition_of(value) is OBSERVE:
-            one = observed[str(call_attributes(value)["site"])]
-            if one.site.value is not None:
-                errors[binding.var] = one.simulate(one.site.value) - np.asarray(exact[one.site.name])
+            if constant_value(value.args[0]) is not None:
+                weights[binding.var] = str(call_attributes(value)["site"])
         elif family_of(value, ()) is Family.PRODUCT:
             factors = factors_of(value)
-            weight = next((i for i, factor in enumerate(factors) if factor in errors), None)
+            weight = next((i for i, factor in enumerate(factors) if factor in weights), None)
             if weight is not None:
                 bias = _bias_behind(binding.var, bindings, readers)
-                found.append(_Product(index, bias, weight, _channel_axis(value, weight), errors[factors[weight]]))
+                found.append(_Product(index, bias, weight, _channel_axis(value, weight), weights[factors[weight]]))
     return found
 
 
@@ -117,16 +175,19 @@ def _bias_behind(var: relax.Var, bindings: list[relax.VarBinding], readers: Mapp
     return readers[var][0] if is_bias else None
 
 
-def _mean_errors(annotated: QnnModule, products: list[_Product]) -> QnnModule:
-    """A float module that returns E[(W_q − W)·x] of each product, one value per channel, and keeps the states."""
+def _measuring(annotated: QnnModule, products: list[_Product], errors: list[np.ndarray]) -> QnnModule:
+    """A float module that returns E[(W_q − W)·x] of each product, one value per channel, and keeps the states.
+
+    errors: W_q − W of each product
+    """
     new = Rebuild(annotated.ir["main"])
-    by_index = {product.index: product for product in products}
+    by_index = {product.index: (product, error) for product, error in zip(products, errors, strict=True)}
     means = []
     with new.main():
         for index, binding in enumerate(new.bindings):
             value = new.substituted(binding.value)
             if index in by_index:
-                means.append(_mean_error(value, by_index[index], new.builder))
+                means.append(_mean_error(value, *by_index[index], new.builder))
             new.bind(binding.var, value.args[0] if definition_of(value) is OBSERVE else value)
         states = results_of(annotated.ir["main"])[len(annotated.outputs) :]
         new.result = relax.Tuple([*means, *map(new.substituted, states)])
@@ -135,9 +196,9 @@ def _mean_errors(annotated: QnnModule, products: list[_Product]) -> QnnModule:
     return replace(annotated, ir=new.live_module(), inputs=inputs, outputs=outputs, notes=())
 
 
-def _mean_error(call: relax.Call, product: _Product, builder: relax.BlockBuilder) -> Any:
+def _mean_error(call: relax.Call, product: _Product, weights: np.ndarray, builder: relax.BlockBuilder) -> Any:
     args = list(call.args)
-    args[product.weight] = constant(product.error)
+    args[product.weight] = constant(weights)
     error = builder.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
     ndim = len(shape_of(error))
     others = [i for i in range(ndim) if i != product.axis % ndim]
@@ -147,10 +208,10 @@ def _mean_error(call: relax.Call, product: _Product, builder: relax.BlockBuilder
 class _Corrected:
     """The rule for `rewrite`, which calls it once for each binding, in order."""
 
-    def __init__(self, products: list[_Product], errors: list[np.ndarray]) -> None:
+    def __init__(self, errors: Sequence[tuple[_Product, np.ndarray]]) -> None:
         self._biases: dict[int, np.ndarray] = {}
         self._missing: dict[int, np.ndarray] = {}
-        for product, error in zip(products, errors, strict=True):
+        for product, error in errors:
             placed = error.reshape(-1, *(1,) * (-product.axis - 1))
             if product.bias is None:
                 self._missing[product.index] = placed

@@ -68,7 +68,7 @@ class QConfig:
     dtype_weight:    "int8"
     dtype_activation: "int32", or "int8" / "uint8" with nbit_activation of at most 8
     calibrate_mode:  how ranges of activations are found: see CALIBRATE_MODES. "auto": "extrapolated", the extremes with
-                     room for values that fewer than 256 samples have not shown, unless another calibrator or setting of
+                     room for values that fewer than 64 samples have not shown, unless another calibrator or setting of
                      ONNX Runtime's quantizer (see `alternatives`) keeps the model's outputs better on samples that its
                      ranges do not come from (models with states are not compared); without data "global_scale"
     global_scale:    the threshold of "global_scale": real values −global_scale … global_scale
@@ -104,7 +104,9 @@ class QConfig:
     group_scales:    dtype of the groups' scales: "float32", "float16" or "bfloat16"
     embeddings:      whether matrices that rows are taken from become integers in groups as well
     weight_rounding: "nearest"; "gptq" or "adaround" choose the integers that keep each layer's results on the data
-    bias_correction: whether biases compensate the mean error of quantized weights
+    bias_correction: whether biases compensate the mean error of quantized weights. "auto", with calibrate_mode "auto":
+                     as far as that error stands out from the differences between batches (see `bias_correction`);
+                     models with states, and data in shards that other machines read, are left as they are
     equalize:        cross-layer equalization before ranges are taken. "auto", with calibrate_mode "auto": if that keeps
                      the model's outputs clearly better (see `rescale`)
     smooth:          SmoothQuant's α, above 0 and below 1: how much of the outliers of activations behind normalizations
@@ -154,7 +156,7 @@ class QConfig:
     group_scales: str = "float32"
     embeddings: bool = False
     weight_rounding: str = "nearest"
-    bias_correction: bool = False
+    bias_correction: bool | str = False
     equalize: bool | str = "auto"
     smooth: float | str | None = "auto"
     dynamic: bool = False

@@ -89,6 +89,7 @@ def _is_range(value: Any) -> bool:
 
 
 _FLAG = _one_of(True, False)
+_FLAG_OR_AUTO = (lambda value: isinstance(value, bool) or value == "auto", "True, False or 'auto'")
 _PRECISION = _one_of(*PRECISIONS)
 
 RULES: dict[str, tuple[Check, str]] = {
@@ -132,8 +133,8 @@ RULES: dict[str, tuple[Check, str]] = {
     "last_layer": _PRECISION,
     "quantization_formula": _one_of("google", "cambricon"),
     "weight_rounding": _one_of("nearest", "gptq", "adaround"),
-    "bias_correction": _FLAG,
-    "equalize": (lambda value: isinstance(value, bool) or value == "auto", "True, False or 'auto'"),
+    "bias_correction": _FLAG_OR_AUTO,
+    "equalize": _FLAG_OR_AUTO,
     "smooth": (
         lambda value: value is None or value in ("auto", "awq") or (_number(value) and 0 < value < 1),
         "None or a number between 0 and 1, or 'auto' or 'awq'",
@@ -215,7 +216,9 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
         (
             values["dynamic"]
             and values["group_size"] is None
-            and (values["do_simulation"] or values["bias_correction"] or values["weight_rounding"] != "nearest"),
+            and (
+                values["do_simulation"] or values["bias_correction"] is True or values["weight_rounding"] != "nearest"
+            ),
             "dynamic=True finds ranges only at run time: it cannot be combined with do_simulation, bias_correction or "
             "weight_rounding",
         ),
@@ -246,7 +249,7 @@ def _group_rules(values: Mapping[str, Any]) -> list[tuple[bool, str]]:
     }
     unfit = {
         "do_simulation": values["do_simulation"],
-        "bias_correction": values["bias_correction"],
+        "bias_correction": values["bias_correction"] is True,
         "per_channel=False": not values["per_channel"],
         "calibrate_mode": values["calibrate_mode"] != "auto",
         "partition_conversions": values["partition_conversions"] != "disabled",

@@ -19,10 +19,10 @@ from ..passes.bodies import every_binding, everywhere
 from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
 from .annotate import annotate, sites
 from .annotate.families import quantized_operators
-from .bias_correction import correct_bias
+from .bias_correction import Biases, corrected, mean_errors
 from .calibrate import calibrate
 from .config import QConfig, plain_operator, resolve_config
-from .dataset import Batches, batches
+from .dataset import Batches, ShardedBatches, batches
 from .dynamic import dynamic
 from .engines import shared_engines
 from .equalize import equalize
@@ -99,8 +99,8 @@ def stages(
     exact = annotated
     if config.weight_rounding != "nearest":
         annotated = round_weights(annotated, ranges, _needed(dataset, "weight_rounding"), config)
-    if config.bias_correction:
-        annotated = correct_bias(annotated, ranges, _needed(dataset, "bias_correction"), config, exact)
+    ranges = replace(ranges, biases=_biases(annotated, ranges, dataset, config, exact, table))
+    annotated = corrected(annotated, ranges.biases)
     modules["calibrate"] = with_ranges(annotated, ranges)
     modules["simulate"] = simulate(annotated, ranges, config)
     if not config.do_simulation:
@@ -121,6 +121,27 @@ def folded(module: QnnModule, config: QConfig, data: Batches | None) -> QnnModul
     if config.smooth is not None and not isinstance(config.smooth, str):
         found = smooth(found, _needed(data, "smooth"), float(config.smooth))
     return found
+
+
+def _biases(
+    annotated: QnnModule,
+    ranges: CalibrationTable,
+    dataset: Batches | None,
+    config: QConfig,
+    exact: QnnModule,
+    table: CalibrationTable | None,
+) -> Biases:
+    """What bias correction subtracts. table: the one that was given"""
+    if config.bias_correction is True:
+        return mean_errors(annotated, ranges, _needed(dataset, "bias_correction"), config, exact)
+    if config.bias_correction is False:
+        return {}
+    if table is not None:
+        return table.biases
+    remote = isinstance(dataset, ShardedBatches) and dataset.dataset.map is not None
+    if dataset is None or remote or annotated.states or config.calibrate_mode != "auto":
+        return {}
+    return mean_errors(annotated, ranges, dataset, config, exact, cautious=True)
 
 
 def _needed(dataset: Batches | None, field: str) -> Batches:

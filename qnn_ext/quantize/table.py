@@ -30,11 +30,13 @@ class CalibrationTable(Mapping[str, Range]):
     model:  `fingerprint` of the float model that it was made for, "" for any
     scales: what channels are divided by before, where `equalize` and `smooth` are "auto": number of a group of tensors
             (see `scales.groups_of`) → factors
+    biases: what bias correction subtracts: number of a product with a quantized weight → mean error of each channel
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
     model: str = ""
     scales: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    biases: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     def __getitem__(self, site: str) -> Range:
         return self.ranges[site]
@@ -73,8 +75,9 @@ class CalibrationTable(Mapping[str, Range]):
     def save(self, path: str | os.PathLike) -> None:
         """Write the table as JSON, one line per site, sorted. Raises QuantizationError if it cannot be written."""
         header: dict[str, Any] = {"format": FORMAT, "version": VERSION, "model": self.model}
-        if self.scales:
-            header["scales"] = {str(number): list(factors) for number, factors in self.scales.items()}
+        for name, numbered in (("scales", self.scales), ("biases", self.biases)):
+            if numbered:
+                header[name] = {str(number): list(values) for number, values in numbered.items()}
         lines = [f"  {_dumps(site)}: {_dumps(_to_json(self.ranges[site]))}" for site in sorted(self.ranges)]
         fields = [f" {_dumps(key)}: {_dumps(value)}" for key, value in header.items()]
         content = ",\n".join([*fields, ' "ranges": {\n' + ",\n".join(lines) + "\n }"])
@@ -97,8 +100,10 @@ class CalibrationTable(Mapping[str, Range]):
         ranges, model = content.get("ranges"), content.get("model", "")
         if not isinstance(ranges, dict) or not isinstance(model, str):
             raise QuantizationError(f'{path}: "ranges" must map sites to ranges, and "model" must be a string')
-        scales = _scales_from_json(content.get("scales", {}), f"{path}")
-        return cls({site: _from_json(value, f"{path}: {site}") for site, value in ranges.items()}, model, scales)
+        scales = _numbered_from_json(content.get("scales", {}), f'{path}: "scales" must map numbers of groups', 0)
+        biases = _numbered_from_json(content.get("biases", {}), f'{path}: "biases" must map numbers of products')
+        found = {site: _from_json(value, f"{path}: {site}") for site, value in ranges.items()}
+        return cls(found, model, scales, biases)
 
 
 def _dumps(value: Any) -> str:
@@ -127,14 +132,17 @@ def _from_json(value: Any, where: str) -> Range:
         raise QuantizationError(f"{where}: {error}") from None
 
 
-def _scales_from_json(value: Any, where: str) -> dict[int, list[float]]:
-    def right(number: str, factors: Any) -> bool:
-        numbers = isinstance(factors, list) and all(type(factor) in (int, float) for factor in factors)
-        return number.isdecimal() and numbers and all(0 < factor < float("inf") for factor in factors)
+def _numbered_from_json(value: Any, problem: str, above: float = -np.inf) -> dict[int, list[float]]:
+    """Lists of finite numbers above a bound, by number."""
 
-    if not isinstance(value, dict) or not all(right(number, factors) for number, factors in value.items()):
-        raise QuantizationError(f'{where}: "scales" must map numbers of groups to lists of positive factors')
-    return {int(number): [float(factor) for factor in factors] for number, factors in value.items()}
+    def right(number: str, values: Any) -> bool:
+        numbers = isinstance(values, list) and all(type(one) in (int, float) for one in values)
+        return number.isdecimal() and numbers and all(above < one < np.inf for one in values)
+
+    if not isinstance(value, dict) or not all(right(number, values) for number, values in value.items()):
+        kind = "positive factors" if above == 0 else "finite numbers"
+        raise QuantizationError(f"{problem} to lists of {kind}")
+    return {int(number): [float(one) for one in values] for number, values in value.items()}
 
 
 def _listed(sites: list[str]) -> str:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tvm_ffi
 from tvm import relax
 
 import qnn_ext
@@ -11,8 +12,9 @@ from qnn_ext.errors import QuantizationError
 from qnn_ext.op.base import constant, definition_of
 from qnn_ext.op.observe import OBSERVE
 from qnn_ext.passes.rewrite import rewrite
+from qnn_ext.quantize import quantize, stages
 from qnn_ext.quantize.annotate import annotate, sites
-from qnn_ext.quantize.bias_correction import correct_bias
+from qnn_ext.quantize.bias_correction import correct_bias, corrected, mean_errors
 from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.ranges import Range, qparams_of
 from qnn_ext.quantize.table import CalibrationTable
@@ -105,3 +107,50 @@ def test_empty_data(rng):
     annotated = annotate(dense(rng, True), CONFIG)
     with pytest.raises(QuantizationError, match="empty"):
         correct_bias(annotated, table_of(annotated), [], CONFIG)
+
+
+def test_cautious_errors_are_those_that_stand_out(rng):
+    """Each batch is a measurement: ε · max(0, 1 − s² / ε²)."""
+    annotated = annotate(dense(rng, True), CONFIG)
+    centered = rng.normal(size=(4000, 20)).astype(np.float32)
+    for data, kept in ((centered, 0.5), (centered[:8], 0.7), (centered + 10, 1.0)):
+        full, cautious = (
+            np.array(mean_errors(annotated, table_of(annotated), data, CONFIG, cautious=flag).get(0, np.zeros(6)))
+            for flag in (False, True)
+        )
+        ratio = cautious / full
+        assert ((ratio >= 0) & (ratio <= 1)).all()
+        if kept == 1.0:
+            assert (ratio > 0.99).all()
+        else:
+            assert np.square(cautious).sum() < kept * np.square(full).sum()
+    assert mean_errors(annotated, table_of(annotated), centered[:1], CONFIG, cautious=True) == {}
+
+
+def test_auto_corrects_what_the_data_show_and_keeps_it_in_the_table(rng, tmp_path):
+    module = dense(rng, True)
+    data = rng.uniform(0, 1, size=(40, 20)).astype(np.float32)
+    fields = {"nbit_weight": 3, "smooth": None, "equalize": False, "bias_correction": "auto"}
+
+    def offset(integers):
+        engine = qnn_ext.build(integers)
+        exact = qnn_ext.Interpreter(module)
+        return np.abs(np.mean([engine(row[None]) - exact(row[None]) for row in data], axis=0)).max()
+
+    done = stages(module, dataset=data, config=QConfig(**fields))
+    plain = stages(module, dataset=data, config=QConfig(**{**fields, "bias_correction": False}))
+    assert offset(done.result) < 0.3 * offset(plain.result)
+    done.table.save(tmp_path / "table.json")
+    again = quantize(module, table=tmp_path / "table.json", config=QConfig(**fields))
+    assert tvm_ffi.structural_equal(again.ir, done.result.ir)
+    assert not plain.table.biases
+    named = stages(module, dataset=data, config=QConfig(**fields, calibrate_mode="minmax"))
+    assert not named.table.biases, "only where the calibrator is auto as well"
+
+
+@pytest.mark.parametrize(
+    ("biases", "message"), [({3: [0.0]}, "product 3 has 1, .* is missing"), ({0: [1.0]}, "product 0 has 1, .* has 6")]
+)
+def test_biases_of_another_model(biases, message, rng):
+    with pytest.raises(QuantizationError, match=message):
+        corrected(annotate(dense(rng, True), CONFIG), biases)

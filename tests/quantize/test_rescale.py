@@ -116,11 +116,18 @@ def test_scales_of_another_model_are_refused(scales):
         rescaled(module, scales)
 
 
-@pytest.mark.parametrize("bad", ["[1]", '{"a": [1]}', '{"0": 1}', '{"0": [0]}', '{"0": [true]}', '{"0": [Infinity]}'])
-def test_tables_with_damaged_scales_are_refused(bad, tmp_path):
+DAMAGED = ["[1]", '{"a": [1]}', '{"0": 1}', '{"0": [true]}', '{"0": [Infinity]}']
+
+
+@pytest.mark.parametrize("field", ["scales", "biases"])
+@pytest.mark.parametrize("bad", [*DAMAGED, '{"0": [0]}'])
+def test_tables_with_damaged_numbers_are_refused(field, bad, tmp_path):
     path = tmp_path / "table.json"
     path.write_text(
-        f'{{"format": "qnn_ext calibration table", "version": 1, "model": "", "scales": {bad}, "ranges": {{}}}}'
+        f'{{"format": "qnn_ext calibration table", "version": 1, "model": "", "{field}": {bad}, "ranges": {{}}}}'
     )
-    with pytest.raises(QuantizationError, match='"scales" must map'):
+    if field == "biases" and bad not in DAMAGED:  # 0 is no scale
+        assert CalibrationTable.load(path).biases == {0: [0.0]}
+        return
+    with pytest.raises(QuantizationError, match=f'"{field}" must map'):
         CalibrationTable.load(path)

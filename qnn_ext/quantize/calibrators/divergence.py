@@ -1,7 +1,7 @@
 """How much a distribution loses when its bins are merged to few levels: the measure of kl_divergence and entropy.
 
-`reference_divergence` is the recipe as NVIDIA describes it (8-bit Inference with TensorRT, GTC 2017), but that values
-which are clipped are missed; `divergences` computes the same for many windows of a histogram at once, from cumulative sums.
+`reference_divergence` is the recipe as NVIDIA describes it (8-bit Inference with TensorRT, GTC 2017), except for how it
+counts clipped values; `divergences` computes the same for many windows of a histogram at once, from cumulative sums.
 """
 
 from __future__ import annotations

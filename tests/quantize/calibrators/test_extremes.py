@@ -13,16 +13,16 @@ def ends(*batches):
 
 
 def test_by_hand():
-    """Of 5, 6, 7, 8: λ₂ = (−3·5 − 6 + 7 + 3·8) / 12 = 10/12; from 4 samples to 256 the logarithm to base 2 is 6."""
+    """Of 5, 6, 7, 8: λ₂ = (−3·5 − 6 + 7 + 3·8) / 12 = 10/12; from 4 samples to 64 the logarithm to base 2 is 4."""
     batches = ends((-8, 6), (-5, 8), (-7, 5), (-6, 7))
-    for batch_size, room in ((1, 10 / 12 * 6), (16, 10 / 12 * 2)):
+    for batch_size, room in ((1, 10 / 12 * 4), (4, 10 / 12 * 2)):
         found = extrapolated(batches, batch_size)
         assert (found.low, found.high) == (pytest.approx(-8 - room), pytest.approx(8 + room))
 
 
 def test_no_range_more_than_doubles():
-    found = extrapolated(ends((-1, 1), (-1, 2), (-9, 1)))
-    assert (found.low, found.high) == (-18, 4)
+    found = extrapolated(ends((-1, 1), (-1, 4), (-9, 1)))
+    assert (found.low, found.high) == (-18, 8)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_an_end_on_the_other_side_of_zero_stays():
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_half_of_all_data_sets_fit(rng, draw, batch_size):
     """The largest of COVERED samples has about the distribution of the extrapolated end, and is larger in one of two
-    cases; less often for normal values, whose tails fall faster. The range of 32 samples holds it in one of nine."""
+    cases; less often for normal values, whose tails fall faster. The range of 32 samples holds it in one of three."""
     fits = {"extrapolated": 0, "minmax": 0}
     for _ in range(400):
         samples = getattr(rng, draw)(size=(32 + COVERED, 100))
@@ -59,7 +59,7 @@ def test_half_of_all_data_sets_fit(rng, draw, batch_size):
         fits["extrapolated"] += extrapolated(np.stack([-seen, seen], axis=1), batch_size).high >= new
         fits["minmax"] += seen.max() >= new
     assert 0.4 < fits["extrapolated"] / 400 < 0.75
-    assert fits["minmax"] / 400 < 0.2
+    assert fits["minmax"] / 400 < 0.42
 
 
 @pytest.mark.parametrize("count", [5, COVERED - 1, COVERED, COVERED + 100])
