@@ -35,7 +35,7 @@ def evaluate(
     if operator.domain or operator.op_type in _NEVER or len(operator.attributes) > 64:
         return None
     if operator.op_type == "Constant":
-        return [_constant_node(operator)]
+        return [constant_node(operator)]
     if not is_affordable(operator, inputs):
         return None
     checkpoint()
@@ -57,7 +57,8 @@ def evaluate(
     return arrays if usable else None
 
 
-def _constant_node(operator: Operator) -> np.ndarray:
+def constant_node(operator: Operator) -> np.ndarray:
+    """The value of a Constant node. Raises UnsupportedOperatorError"""
     for name, dtype in (
         ("value", None),
         ("sparse_value", None),

@@ -27,6 +27,7 @@ from ..unread import in_order, needed
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
 from .control_flow import CONTROL_FLOW
+from .double_pairs import merge_double_pairs
 from .fallback import convert_with_tvm
 from .folding import evaluate, narrow_constant, unpacked
 from .node import Node
@@ -85,7 +86,7 @@ def from_onnx(
 def _import(
     source: Any, shapes: Mapping[str, Any] | None, constants: Mapping[str, Any], largest: Mapping[str, int]
 ) -> QnnModule:
-    model = _with_constants(read_model(source), constants)
+    model = merge_double_pairs(_with_constants(read_model(source), constants))
     where = str(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else "model"
     if not model.outputs:
         raise ModelFormatError(f"{where}: the model has no outputs: export it again")
