@@ -36,9 +36,10 @@ class CodeSize:
 def code_size(files: Sequence[Object], entries: Sequence[str]) -> CodeSize:
     """The size of a program's code, whose functions `entries` call each other in turn, the last one all kernels. Those
     of them that compilers put into their callers are left out."""
-    functions = [
-        (name, len(code), frames_of(file).get(name, 0)) for file in files for name, code in file.functions.items()
-    ]
+    functions: list[tuple[str, int, int]] = []
+    for file in files:
+        frames = frames_of(file)
+        functions += [(name, len(code), frames.get(name, 0)) for name, code in file.functions.items()]
     called = [one for name in entries for one in functions if one[0] == name]
     kernels = [one for one in functions if one[0] not in entries and not one[0].startswith("__")]
     name, largest, _ = max(kernels, key=lambda one: one[1], default=("", 0, 0))

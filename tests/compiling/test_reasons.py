@@ -39,16 +39,16 @@ def test_the_virtual_machine_is_reported_with_its_reason(tmp_path):
 
 @pytest.fixture
 def wide_sums(rng):
-    """A dense layer whose sums take int64, which no dot product has."""
-    weight = constant(rng.integers(-9, 9, (8, 16), dtype=np.int16) * np.int16(3000))
-    return module([((4, 16), "int16")], lambda emit, x: emit(qnn.dense(x, weight, 0, 0, 1.0, 1.0, out_dtype="int64")))
+    """A dense layer whose sums take int64, which no dot product has: in int32 they would take more than eight parts."""
+    weight = constant(np.where(rng.random((8, 4200)) < 0.5, -32640, 32640).astype(np.int16))
+    return module([((4, 4200), "int16")], lambda emit, x: emit(qnn.dense(x, weight, 0, 0, 1.0, 1.0, out_dtype="int64")))
 
 
 def test_a_generic_product_says_what_no_other_takes(wide_sums, tmp_path):
-    spec = TensorSpec("x", (4, 16), "int16"), TensorSpec("y", (4, 8), "int64")
+    spec = TensorSpec("x", (4, 4200), "int16"), TensorSpec("y", (4, 8), "int64")
     engine = qnn_ext.build(QnnModule(wide_sums, spec[:1], spec[1:], source="test"), "native", 1)
     (kernel,) = (kernel for kernel in engine.kernels if kernel.macs)
-    reason = "no faster kernel takes a dense layer of int16 × int16 → int64, 4 rows of 16 → 8: int64 sums"
+    reason = "no faster kernel takes a dense layer of int16 × int16 → int64, 4 rows of 4200 → 8: int64 sums"
     assert (kernel.implementation, kernel.reason) == ("dense.generic", reason)
     assert {layer.kernel.reason for layer in engine.profile(1)} >= {reason}
     path = tmp_path / "dense.qnn"
