@@ -13,9 +13,8 @@ from tvm import relax
 from ...op import compound
 from ...op.base import normalize_axis, shape_of
 from .node import Node
-from .reader import Operator, Subgraph, values_read
+from .reader import Operator, Subgraph, copies, values_read
 from .sequences import TensorSequence
-from .tensors import dtype_name
 
 
 @dataclass(frozen=True)
@@ -87,14 +86,8 @@ def _appending(body: Subgraph, index: int, state: Any) -> Operator | None:
         appends = reader.op_type == "Concat" and not reader.domain and reader.inputs.index(name) == 0
         if join is None and appends and reader.inputs.count(name) == 1 < len(reader.inputs):
             join = reader
-        elif not _copies(reader, str(state.ty.dtype)):
+        elif not copies(reader, str(state.ty.dtype)):
             return None
         name = reader.outputs[0]
     alone = body.outputs.count(end) == 1 and not any(end in values_read(operator) for operator in body.operators)
     return join if alone else None
-
-
-def _copies(operator: Operator, dtype: str) -> bool:
-    """Whether an operator leaves tensors of a dtype as they are."""
-    casts = operator.op_type == "Cast" and dtype_name(int(operator.attributes.get("to", 0))) == dtype
-    return not operator.domain and (casts or operator.op_type == "Identity")

@@ -16,8 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from .folding import constant_node
-from .reader import Model, Operator, values_read
-from .tensors import element_type
+from .reader import Model, Operator, copies, values_read
 
 _DTYPES = (np.int8, np.uint8, np.int16, np.uint16)
 _SAME = 1e-20  # scales that differ by less are the same
@@ -67,7 +66,7 @@ class _Merging:
         if first is None or middle is None or not self._is_pair(first, middle):
             return None
         between = [middle]
-        while (behind := self._reader(between[-1])) is not None and self._computes_nothing(behind):
+        while (behind := self._reader(between[-1])) is not None and _computes_nothing(behind):
             between.append(behind)
         last = self._reader(behind)
         if behind is None or last is None or not self._is_pair(behind, last):
@@ -106,11 +105,10 @@ class _Merging:
         writer = self.operators.get(self._writers.get(name, -1))
         return constant_node(writer) if value is None and writer is not None and writer.op_type == "Constant" else value
 
-    def _computes_nothing(self, operator: Operator) -> bool:
-        """Whether it returns float32 data as they are."""
-        if operator.op_type == "Cast":
-            return bool(operator.attributes.get("to") == element_type("FLOAT"))
-        return operator.op_type == "Identity" or (operator.op_type == "Dropout" and len(operator.inputs) < 3)
+
+def _computes_nothing(operator: Operator) -> bool:
+    """Whether it returns float32 data as they are."""
+    return copies(operator, "float32") or (operator.op_type == "Dropout" and len(operator.inputs) < 3)
 
 
 def _common(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray] | None:

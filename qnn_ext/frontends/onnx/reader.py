@@ -311,6 +311,13 @@ def _kind(dtype: str) -> str:
     return "floats" if dtype.startswith(("float", "bfloat", "double")) else dtype
 
 
+def copies(operator: Operator, dtype: str) -> bool:
+    """Whether an operator leaves tensors of a dtype as they are."""
+    target = operator.attributes.get("to") if operator.op_type == "Cast" else None
+    casts = isinstance(target, int) and target in DTYPES and np.dtype(DTYPES[target]).name == dtype
+    return not operator.domain and (casts or operator.op_type == "Identity")
+
+
 def values_written(operator: Operator) -> Iterator[str]:
     """The values that an operator computes."""
     return filter(None, operator.outputs)
