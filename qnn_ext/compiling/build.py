@@ -52,7 +52,6 @@ from ..passes.repeated import compute_once
 from ..passes.rewrite import operands
 from ..passes.siblings import join_siblings
 from ..passes.sizes import collect_sizes, drop_trims
-from ..passes.sortable import sortable
 from ..passes.splits import MOST, slice_splits
 from ..passes.unroll import unrolled
 from ..passes.value_ranges import join_extremes
@@ -146,12 +145,11 @@ def _compiled(
     module: QnnModule, target: Target, asked: bool, cuda_graph: bool, kept: Kept | None, code: bool = True
 ) -> Engine:
     backend = backend_of(target)
-    runtime = code and backend.concurrent
     with limited(None):
-        original, checks, mod = _lowered(module, target, runtime)
+        original, checks, mod = _lowered(module, target)
         program, fallback = timed("program", lambda: _program(mod, target, asked, kept, code, len(module.states)))
         if program is None and has_loops(mod):
-            mod = lower_module(original, target, runtime=runtime)
+            mod = lower_module(original, target)
         if program is None:
             mod = allocated(mod)
             needed, largest = peak(mod)
@@ -168,11 +166,11 @@ def _compiled(
     return Engine.from_build(_model(module, checks), variant, executable, program.weights if program else None, mod)
 
 
-def _lowered(module: QnnModule, target: Target, runtime: bool = True) -> tuple[IRModule, list[Check], IRModule]:
-    """The module without calls, its checks, and its kernels; runtime: see `lower_module`."""
+def _lowered(module: QnnModule, target: Target) -> tuple[IRModule, list[Check], IRModule]:
+    """The module without calls, its checks, and its kernels."""
     original, checks = collect_checks(collect_sizes(inlined(module.ir), module.outputs))
     begin_walk(_elements_of_constants(original))
-    mod = lower_module(original, target, loops=not backend_of(target).grid, runtime=runtime)
+    mod = lower_module(original, target, loops=not backend_of(target).grid)
     checkpoint()
     return original, checks, mod
 
@@ -276,24 +274,23 @@ def _elements_of_constants(mod: IRModule) -> int:
     return sum(math.prod(map(int, constant.value.shape)) for constant in constants)
 
 
-def lower_module(mod: IRModule, target: Target, loops: bool = False, runtime: bool = True) -> IRModule:
+def lower_module(mod: IRModule, target: Target, loops: bool = False) -> IRModule:
     """All passes before code generation: QNN operators in, scheduled PrimFuncs out.
 
-    loops:   whether loops stay, with the kernels of their bodies, for what can run them; otherwise they are unrolled
-    runtime: whether TVM's runtime will be there, whose functions sort; otherwise, for C libraries, kernels do
+    loops: whether loops stay, with the kernels of their bodies, for what can run them; otherwise they are unrolled
     """
     backend = backend_of(target)
     mod = applied(partial(unrolled, chosen=_is_one_round if loops else None), mod)
-    mod = qnn_pipeline(mod, target, runtime)
+    mod = qnn_pipeline(mod, target)
     mod = applied(partial(lower, target=target), mod)
     with target, with_option("relax.FuseOps.max_depth", _MOST_FUSED):
-        for one in relax_passes(backend, runtime):
+        for one in relax_passes(backend):
             mod = applied(one, mod)
     if backend.grid:
         return applied(lift_workspaces, applied(schedule_for_gpu, mod))
     mod = applied(partial(schedule_module, target=target), mod)
     mod = applied(serialize, mod) if threads_of(target.attrs) == 1 else mod
-    return with_bodies(mod, partial(lower_module, target=target, loops=loops, runtime=runtime))
+    return with_bodies(mod, partial(lower_module, target=target, loops=loops))
 
 
 def _is_one_round(loop: Loop) -> bool:
@@ -301,7 +298,7 @@ def _is_one_round(loop: Loop) -> bool:
     return loop.trips == 0 or (loop.trips == 1 and loop.condition is None)
 
 
-def qnn_pipeline(mod: IRModule, target: Target, runtime: bool = True) -> IRModule:
+def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
     """The passes on the QNN graph; the interpreter gives the same result after each of them."""
     grid = backend_of(target).grid
     passes: list[Callable[[IRModule], IRModule]] = [
@@ -331,7 +328,6 @@ def qnn_pipeline(mod: IRModule, target: Target, runtime: bool = True) -> IRModul
         fold_known,  # constants: once they are kernels, they can no longer be folded
         join_shuffles,  # one transpose behind a product
         order_channels,  # as that transpose stores them
-        *([sortable] if runtime and not grid else []),  # dtypes that TVM sorts
         *([] if grid else [join_extremes]),  # min and max → one pass over the data
         partial(fuse, grid=grid),  # product + epilogue → one kernel each
     ]
@@ -351,12 +347,11 @@ def _bounding(widest: str) -> tvm.transform.Pass:
     return bound
 
 
-def relax_passes(backend: Backend, runtime: bool = True) -> list[tvm.transform.Pass]:
+def relax_passes(backend: Backend) -> list[tvm.transform.Pass]:
     """The passes for what stays ordinary Relax: to TIR, constants folded, fused. They do not look into our kernels."""
     legalizations = {
         **float_legalizations(),
-        **(gpu_legalizations() if backend.grid else {}),
-        **({} if runtime else sorting_legalizations()),
+        **(gpu_legalizations() if backend.grid else sorting_legalizations()),
     }
     return [
         relax.transform.LegalizeOps(legalizations),

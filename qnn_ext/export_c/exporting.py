@@ -60,8 +60,7 @@ def export_c(
     threads: the most tasks that parallel parts are divided into, for threads that the calling program provides
 
     Raises ArtifactError for an engine that was loaded or a folder that cannot be written, and TargetError for a model
-    that cannot be one function, or sorts and was built to run here, and for targets of several architectures or of
-    GPUs.
+    that cannot be one function, and for targets of several architectures or of GPUs.
     """
     if weights not in WEIGHTS:
         raise QnnError(f"weights: must be {' or '.join(map(repr, WEIGHTS))}, found {weights!r}")

@@ -340,17 +340,8 @@ def _check(variant: Variant) -> None:
     triple = str(variant.target.get("mtriple", ""))
     if any(system in triple for system in ("windows", "darwin", "apple", "macos")):
         raise TargetError(f"a C library holds ELF objects, as Linux and bare machines have, not those of {triple}")
-    if variant.fallback.startswith(_SORTING):
-        raise TargetError(
-            f"the engine was built to run here: {variant.fallback}. Build it with code=False, as qnn-ext compile "
-            "--emit c does: kernels sort then"
-        )
     if variant.fallback:
         raise TargetError(_not_one_function(variant.fallback))
-
-
-_SORTING = ("sort ", "argsort ", "topk ")
-"""How reasons begin for which there is a program once TVM's runtime is not used."""
 
 
 _FUNCTIONS = """trunc floor ceil round roundeven rint nearbyint lrint lround fma fmin fmax fmod exp exp2 log log2 log10

@@ -1,4 +1,4 @@
-"""Sorting without TVM's runtime: the positions of the sorted elements in a kernel, then what is at them."""
+"""Sorting on CPUs: the positions of the sorted elements in a kernel, then what is at them."""
 
 from __future__ import annotations
 

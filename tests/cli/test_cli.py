@@ -460,12 +460,9 @@ def test_inspect_for_a_target_says_why_it_is_slow(cli, tmp_path):
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph(nodes, "top", inputs, outputs, [k])), path)
     code, out, _ = cli("inspect", path, "--target", "x86-64")
     text = " ".join(out.split())
-    assert code == 0 and "runs on TVM's virtual machine, kernel by kernel: " in text
-    assert "conv2d_nhwc.generic: 'sums_part': its weights are only known at run time" in text
+    assert code == 0 and "conv2d_nhwc.generic: 'sums_part': its weights are only known at run time" in text
     (variant,) = json.loads(cli("inspect", path, "--target", "x86-64", "--json")[1])["variants"]
-    assert variant["fallback"] and "its weights are only known" in " ".join(
-        item["reason"] for item in variant["kernels"]
-    )
+    assert any("its weights are only known" in item["reason"] for item in variant["kernels"])
 
 
 def test_several_targets_in_one_file(cli, tmp_path):

@@ -30,6 +30,11 @@ def module(inputs: Sequence[tuple[Sequence[int], str]], body: Callable) -> IRMod
     return builder.get()
 
 
+def copied_by_the_runtime(x):
+    """A call of a function that no program has, for what TVM's virtual machine has to run: its result is x."""
+    return relax.call_pure_packed("vm.builtin.copy", x, ty_args=[x.ty])
+
+
 def random_input(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> np.ndarray:
     """Values over the whole range of an integer dtype, with both ends present."""
     info = np.iinfo(dtype)

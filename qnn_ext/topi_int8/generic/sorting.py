@@ -1,6 +1,7 @@
-"""The order of a row's elements as loop nests, for code without TVM's runtime, which sorts elsewhere.
+"""The order of a row's elements as loop nests.
 
-Both keep equal elements in their original order. Rows are independent.
+All keep equal elements in their original order. Rows are independent. What is not a number has no order: where it ends
+up is not defined, but every position is some element's.
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from .nest import nest
 Expr = Any
 
 _FEW = 16
-"""Up to so many places are filled by insertion, with at most that many comparisons for each element; more by merging,
-with log₂ n comparisons and memory for 2·n positions."""
+"""Up to so many places are filled by insertion, with at most that many comparisons for each element."""
+
+_SHARE = 2
+"""If no more than one in so many elements is kept, they are kept in a heap: one comparison for each element that comes
+after them all, 2·log₂ k for others. Otherwise all elements are merged, with log₂ n comparisons for each, and memory for
+2·n positions."""
 
 
 def sorted_positions(x: te.Tensor, axis: int, descending: bool, count: int) -> te.Tensor:
@@ -28,7 +33,8 @@ def sorted_positions(x: te.Tensor, axis: int, descending: bool, count: int) -> t
     axis %= len(shape)
     outer, length = [size for number, size in enumerate(shape) if number != axis], shape[axis]
     places = [count if number == axis else size for number, size in enumerate(shape)]
-    fill = _by_insertion if count <= _FEW else _by_merging
+    selecting = _by_heap if _SHARE * count <= length else _by_merging
+    fill = _by_insertion if count <= _FEW else selecting
 
     def body(ins: list[Any], outs: list[Any]) -> Any:
         values, out = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
@@ -95,6 +101,47 @@ def _by_insertion(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: i
                 out[last[0] - moved] = out[last[0] - moved - 1]
             out[place[0]] = position
             kept[0] = tirx.min(kept[0] + 1, _number(count))
+
+
+def _by_heap(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
+    """The best elements so far are a heap with the last of them in its first place, which an element that comes before
+    it takes over. In the end, the first place goes behind the others until none is left."""
+
+    def follows(one: Expr, two: Expr) -> Expr:
+        """Whether an element comes after another one, by their positions if they are equal."""
+        return tirx.any(is_before(two, one), tirx.all(tirx.Not(is_before(one, two)), one > two))
+
+    with T.serial(0, count) as place:
+        out[place] = place
+    with T.serial(0, count // 2) as behind:
+        _sift(follows, out, _number(count // 2 - 1) - behind, _number(count))
+    with T.serial(0, length - count) as rest, T.If(is_before(rest + count, out[0])), T.Then():
+        out[0] = rest + count
+        _sift(follows, out, _number(0), _number(count))
+    with T.serial(0, count - 1) as behind:
+        end, last = _number(count - 1) - behind, _variable()
+        last[0] = out[end]
+        out[end] = out[0]
+        out[0] = last[0]
+        _sift(follows, out, _number(0), end)
+
+
+def _sift(follows: Callable[[Expr, Expr], Expr], heap: _Line, place: Expr, size: Expr) -> None:
+    """Move the element at `place` of a heap down, until it follows those below it."""
+    moved, hole, child = _variable(), _variable(), _variable()
+    moved[0], hole[0] = heap[place], place
+    child[0] = 2 * place + 1
+    with T.While(child[0] < size):
+        with T.If(child[0] + 1 < size), T.Then(), T.If(follows(heap[child[0] + 1], heap[child[0]])), T.Then():
+            child[0] = child[0] + 1
+        with T.If(follows(heap[child[0]], moved[0])):
+            with T.Then():
+                heap[hole[0]] = heap[child[0]]
+                hole[0] = child[0]
+                child[0] = 2 * child[0] + 1
+            with T.Else():
+                child[0] = size
+    heap[hole[0]] = moved[0]
 
 
 def _by_merging(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
