@@ -11,6 +11,7 @@ from qnn_ext.module import State
 from qnn_ext.running.executors import MachineExecutor, ProgramExecutor
 from tests.arm.engines import emulated
 from tests.compiling.program.small import small_module
+from tests.passes.modules import products_so_far
 from tests.topi_int8.kernels import ARM_CPUS, cpu_target
 
 DATA = Path(qnn_ext.__file__).parent / "data"
@@ -45,11 +46,11 @@ def test_program_keeps_states(cpu):
 
 @pytest.mark.parametrize("cpu", AARCH64)
 def test_virtual_machine(cpu):
-    """Sorting is not a list of kernels; the state is the sum of all previous inputs."""
+    """The state is the sum of all previous inputs."""
 
     def build(builder, params):
         x, total = params
-        return [builder.emit(op.sort(x, axis=0)), builder.emit(op.reshape(x, (5, 1))), builder.emit(op.add(x, total))]
+        return [builder.emit(products_so_far(x)), builder.emit(op.reshape(x, (5, 1))), builder.emit(op.add(x, total))]
 
     states = [State("total", np.zeros(5, np.float32))]
     module = small_module(build, [((5,), "float32")] * 2, states)
@@ -57,7 +58,7 @@ def test_virtual_machine(cpu):
     assert isinstance(engine._executor, MachineExecutor)
     x = np.array([3, 1, 2, 5, 4], np.float32)
     for _ in range(2):
-        ordered, column = engine(x)
-        np.testing.assert_array_equal(ordered, [1, 2, 3, 4, 5])
+        products, column = engine(x)
+        np.testing.assert_array_equal(products, [3, 3, 6, 30, 120])
         np.testing.assert_array_equal(column, x[:, None])
     np.testing.assert_array_equal(np.from_dlpack(engine._executor._values[0]), 2 * x)

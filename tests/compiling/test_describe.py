@@ -12,7 +12,7 @@ from qnn_ext.op.base import constant
 from qnn_ext.passes.rewrite import bindings_of, is_anonymous
 from tests.cases.bundled import module_of
 from tests.cases.loops import as_model
-from tests.passes.modules import copied_by_the_runtime, module
+from tests.passes.modules import module, products_so_far
 
 
 def _branches():
@@ -72,7 +72,7 @@ def test_a_virtual_machine_counts_what_is_alive():
 
     def body(emit, x):
         once = emit(relax.op.nn.relu(x))
-        return emit(copied_by_the_runtime(once))
+        return emit(products_so_far(once))
 
     engine = qnn_ext.build(as_model(module([((4, 64), "float32")], body)))
     assert engine.fallback

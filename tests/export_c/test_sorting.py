@@ -102,7 +102,7 @@ def test_rows_on_the_callers_threads(rng, tmp_path):
 
 
 def test_within_a_loop(rng, tmp_path):
-    """Its rounds stay a loop, which an engine, whose virtual machine sorts, has to write out."""
+    """Its rounds stay a loop."""
 
     def walk(a, x):
         def body(states, slices):

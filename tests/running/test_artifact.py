@@ -18,11 +18,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
 
 import qnn_ext
 from qnn_ext import ArtifactError, QnnError
 from qnn_ext.files.container import MANIFEST, Reader
 from qnn_ext.running.model import LATER
+from tests.cases.loops import as_model
+from tests.passes.modules import module, products_so_far
 from tests.qnn_files import (
     KERNELS,
     describe,
@@ -455,14 +458,9 @@ def test_more_memory_than_is_free(path):
 
 def test_what_the_code_does_not_take(tmp_path):
     """A description that is valid in itself, but of other code than what runs in the virtual machine."""
-    floats = TensorProto.FLOAT
-    ordered = helper.make_node("TopK", ["x", "k"], ["values", "indices"])
-    outputs = [helper.make_tensor_value_info("values", floats, [4, 3])]
-    outputs.append(helper.make_tensor_value_info("indices", TensorProto.INT64, [4, 3]))
-    data, count = helper.make_tensor_value_info("x", floats, [4, 16]), numpy_helper.from_array(np.array([3]), "k")
-    proto = helper.make_model(helper.make_graph([ordered], "sorts", [data], outputs, [count]), ir_version=8)
-    qnn_ext.build(qnn_ext.from_onnx(proto.SerializeToString()), num_threads=1).save(tmp_path / "sorts.qnn")
-    whole = description_of(tmp_path / "sorts.qnn")
+    mod = module([((4, 16), "float32")], lambda emit, x: [emit(products_so_far(x)), emit(relax.op.cumprod(x, 0))])
+    qnn_ext.build(as_model(mod), num_threads=1).save(tmp_path / "products.qnn")
+    whole = description_of(tmp_path / "products.qnn")
     for kind, value in (
         ("inputs", []),
         ("inputs", [{**whole["inputs"][0], "shape": [4, 17]}]),
@@ -471,7 +469,7 @@ def test_what_the_code_does_not_take(tmp_path):
         ("outputs", whole["outputs"] * 2),
         ("outputs", whole["outputs"][:1]),
     ):
-        describe(tmp_path / "sorts.qnn", tmp_path / "m.qnn", {**whole, kind: value})
+        describe(tmp_path / "products.qnn", tmp_path / "m.qnn", {**whole, kind: value})
         engine = qnn_ext.load(tmp_path / "m.qnn", num_threads=1)
         inputs = [np.zeros(spec.shape, spec.dtype) for spec in engine.inputs]
         for use in (lambda: engine.run(inputs), lambda: engine.time(1, 1), lambda: engine.profile(1)):  # noqa: B023

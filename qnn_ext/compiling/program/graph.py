@@ -240,8 +240,6 @@ def _kind(expr: Any) -> str:
     if isinstance(expr, relax.If):
         return "control flow"
     name = op_name(expr)
-    if name.startswith("call_") and expr.args and isinstance(expr.args[0], relax.ExternFunc):
-        name = expr.args[0].global_symbol
     return f"{name} is a function of TVM's runtime" if name else f"{type(expr).__name__} is not a kernel call"
 
 

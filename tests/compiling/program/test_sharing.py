@@ -14,7 +14,7 @@ from qnn_ext.targets import names
 from qnn_ext.targets.backend import threads_of
 from qnn_ext.targets.names import make_target
 from tests.compiling.program.small import small_module
-from tests.passes.modules import copied_by_the_runtime
+from tests.passes.modules import products_so_far
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def _product(size: int, straight: bool = True) -> QnnModule:
     def build(builder, params):
         (x,) = params
         result = builder.emit(relax.op.matmul(x, x))
-        return [result if straight else builder.emit(copied_by_the_runtime(result))]
+        return [result if straight else builder.emit(products_so_far(result))]
 
     return small_module(build, [((size, size), "float32")])
 
