@@ -16,7 +16,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import IRModule, ir, relax, te, tirx
 from tvm.s_tir import ScheduleError
 from tvm.target import Target
@@ -51,6 +50,7 @@ from ..topi_int8.strategy import why_generic
 from ..topi_int8.workload import AnyWorkload
 from .matrix_moves import axes_of
 from .rewrite import Rebuild, bindings_of, op_name
+from .schedules import Schedules
 from .shuffles import shuffle_of
 
 _log = logging.getLogger(__name__)
@@ -68,13 +68,10 @@ runs of calibration save; the kernel takes 50 ms more to compile."""
 GENERIC = "generic"
 """The implementation of kernels without a product."""
 
-Schedules = dict[tuple[str, Any], tirx.PrimFunc]
-"""Scheduled functions of kernels, by implementation and unscheduled function: equal layers are scheduled once."""
-
 
 def lower(mod: IRModule, target: Target) -> IRModule:
     """`mod` with every "Composite" function replaced by a PrimFunc and its call by `call_tir`."""
-    known: Schedules = {}
+    known = Schedules()
     with target:
         kernels = {var: _kernel(mod[var], target, known) for var in mod.get_global_vars() if _is_composite(mod[var])}
     new = Rebuild(mod["main"])
@@ -355,10 +352,7 @@ class _Kernel:
             key, schedule = f"{name} {workload}", self._schedule_product
             described = json.dumps({"type": type(workload).__name__, **asdict(workload)})
             facts = KernelFacts(layer, composite, name, workload.macs, described, self._reason(), sources)
-        same = key, tvm_ffi.StructuralKey(function)  # type: ignore[call-arg]
-        if same not in self._known:
-            self._known[same] = schedule(function)
-        function = self._known[same]
+        function = self._known.scheduled(key, function, schedule)
         function = facts.on(function.with_attr(SCHEDULED, True).with_attr("op_pattern", OPAQUE))
         return function.without_attr("global_symbol")
 

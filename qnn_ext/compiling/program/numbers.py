@@ -5,42 +5,32 @@ its own, which takes longer to lower and to compile than anything else in a buil
 equal but for numbers that values are computed with, the numbers that differ become loads from a vector of constants.
 LLVM moves these loads out of loops; floats on most CPUs are loads in any case.
 
-What kernels have in common stays as it is, and so do kernels without others like them. Numbers in indices, conditions
-and extents are never replaced, nor operands of instructions, of which some must be immediates, nor 0 and 1, with which
-there is less to compute.
+What kernels have in common stays as it is, and so do kernels without others like them. Which numbers may be replaced at
+all: `numerics.immediates`.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import tvm_ffi
 from tvm import ir, tirx
 
 from ...numerics.annotations import JOIN, NUMBERS, SLICE, WRITES
-from ...numerics.operator import is_call
-from ...numerics.saturate import LEAST_LARGE, is_saturate, is_small, small
+from ...numerics.immediates import Immediate, mapped
+from ...numerics.saturate import LEAST_LARGE, is_small, small
 from .graph import Graph
 from .phases import computation
 from .storage import Storage
 
 Functions = Mapping[ir.GlobalVar, tirx.PrimFunc]
 Expr = Any
-Immediate: TypeAlias = tirx.IntImm | tirx.FloatImm
 
 _BLANK = 2  # no number that stays
-_NOT_ENTERED = (
-    ir.TensorLoad,
-    tirx.Ramp,
-    tirx.Shuffle,
-    *(tirx.FloorDiv, tirx.FloorMod, tirx.Mod, tirx.LShift, tirx.RShift),
-    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not),
-)
-"""Expressions whose immediates are indices, conditions, or better immediates."""
 
 
 def share_numbers(graph: Graph, functions: Functions) -> dict[ir.GlobalVar, tirx.PrimFunc]:
@@ -98,7 +88,7 @@ def _without_numbers(function: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[Immed
             return tirx.FloatImm(number.ty, float(_BLANK))
         return tirx.IntImm(number.ty, _BLANK if is_small(number) else LEAST_LARGE)
 
-    return function.with_body(_mapped(function.body, blank)), found
+    return function.with_body(mapped(function.body, blank)), found
 
 
 def _with_operand(function: tirx.PrimFunc, places: Sequence[int | None], size: int) -> tirx.PrimFunc:
@@ -114,7 +104,7 @@ def _with_operand(function: tirx.PrimFunc, places: Sequence[int | None], size: i
         place = next(remaining)
         return number if place is None else _read(operand[place], number)
 
-    body = _mapped(function.body, read)
+    body = mapped(function.body, read)
     return tirx.PrimFunc([operand, *function.params], body, function.ret_type, function.attrs).with_attr(NUMBERS, True)
 
 
@@ -131,78 +121,3 @@ def _read(value: Expr, number: Immediate) -> Expr:
     if dtype == "int32":
         return small(value) if is_small(number) else value
     return tirx.Cast(dtype, value)
-
-
-# ---- which numbers -----------------------------------------------------------------------------------------------
-
-_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "int64")
-
-
-def _may_be_read(number: Immediate) -> bool:
-    """Whether a number that values are computed with may be read from an operand."""
-    dtype, value = str(number.ty.dtype), number.value
-    if dtype == "float32":
-        return value not in (0.0, 1.0) and np.isfinite(value)
-    return dtype in _INTEGERS and value not in (0, 1) and -(1 << 31) <= value < 1 << 31
-
-
-def _mapped(body: tirx.Stmt, rule: Callable[[Immediate], Expr]) -> tirx.Stmt:
-    """The statement with a rule applied to each number that may be read from an operand, in the same order for
-    statements that are equal but for them."""
-
-    def number(value: Immediate, _mutator: Any) -> Expr:
-        return rule(value) if _may_be_read(value) else value
-
-    def kept(value: Expr, _mutator: Any) -> Expr:
-        return value
-
-    def inside(value: Expr, mutator: Any) -> Expr:
-        return value if isinstance(value, Immediate) else mutator.mutate(value)
-
-    def call(value: ir.Call, mutator: Any) -> Expr:
-        if is_saturate(value):
-            args = [mutator.mutate(arg) for arg in value.args]
-        elif is_call(value, "prim.if_then_else"):
-            condition, *branches = value.args
-            args = [condition, *map(mutator.mutate, branches)]
-        else:
-            real = "float" in str(value.ty.dtype)  # an instruction's or a function's floats; what is left is no operand
-            args = [
-                mutator.mutate(arg) if real and isinstance(arg, tirx.FloatImm) else inside(arg, mutator)
-                for arg in value.args
-            ]
-        return ir.Call(value.op, args, value.attrs, value.ty_args, ret_ty=value.ty)
-
-    def select(value: tirx.Select, mutator: Any) -> Expr:
-        return tirx.Select(value.condition, mutator.mutate(value.true_value), mutator.mutate(value.false_value))
-
-    def broadcast(value: tirx.Broadcast, mutator: Any) -> Expr:
-        return tirx.Broadcast(mutator.mutate(value.value), value.lanes)
-
-    def extreme(value: tirx.Max | tirx.Min, mutator: Any) -> Expr:
-        """Floats stay: what keeps NaN is simpler for a bound that is known to be a number."""
-        keep = "float" in str(value.ty.dtype)
-        a, b = (inside(arg, mutator) if keep else mutator.mutate(arg) for arg in (value.a, value.b))
-        return type(value)(a, b)
-
-    def quotient(value: tirx.Div, mutator: Any) -> Expr:
-        return mutator.default_mutate(value) if "float" in str(value.ty.dtype) else value
-
-    rules = [
-        ((tirx.IntImm, tirx.FloatImm), number),
-        (_NOT_ENTERED, kept),
-        (ir.Call, call),
-        (tirx.Select, select),
-        (tirx.Broadcast, broadcast),
-        ((tirx.Max, tirx.Min), extreme),
-        (tirx.Div, quotient),
-    ]
-
-    stores: list[tirx.BufferStore] = []
-    tvm_ffi.structural_walk(body, (tirx.BufferStore, stores.append))
-    values = iter(tvm_ffi.structural_mutate(tvm_ffi.Array([store.value for store in stores]), rules)[:])
-
-    def store(stmt: tirx.BufferStore) -> tirx.Stmt:
-        return tirx.BufferStore(stmt.buffer, next(values), stmt.indices)
-
-    return tvm_ffi.structural_map(body, (tirx.BufferStore, store))
