@@ -20,8 +20,8 @@ import numpy as np
 from tvm import tirx
 
 from .reference import fused_multiply_add
+from .tir import clipped, shared
 from .tir import fused_multiply_add as fused
-from .tir import is_number, shared
 
 Expr = Any
 
@@ -41,19 +41,13 @@ def quotient(x: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 def bounded_quotient(x: Expr, s: Expr) -> Expr:
-    """x / s clipped to ±BOUND, up to the last bit of a quotient below ¼; NaN counts as 0. `s` is the same for all x."""
+    """x / s clipped to ±BOUND, up to the last bit of a quotient below ¼; NaN counts as −∞. `s` is the same for all x."""
     zero, one = tirx.const(0.0, "float32"), tirx.const(1.0, "float32")
     usual = tirx.all(s >= tirx.const(LEAST, "float32"), s <= tirx.const(MOST, "float32"))
     reciprocal, most = one / s, s * tirx.const(BOUND, "float32")
 
-    def clipped(value: Expr, limit: Expr) -> Expr:
-        return tirx.max(tirx.min(value, limit), zero - limit)
-
     def corrected(x: Expr) -> Expr:
         return shared(x * reciprocal, lambda y: fused(fused(y, zero - s, x), reciprocal, y))
 
-    def number(value: Expr) -> Expr:
-        return shared(value, lambda v: tirx.Select(is_number(v), v, zero))
-
-    fast = shared(clipped(number(x), most), corrected)
-    return tirx.if_then_else(usual, fast, clipped(number(x / s), tirx.const(BOUND, "float32")))
+    fast = shared(clipped(x, most), corrected)
+    return tirx.if_then_else(usual, fast, clipped(x / s, tirx.const(BOUND, "float32")))

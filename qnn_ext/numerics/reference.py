@@ -149,9 +149,9 @@ def saturate(x: Array, dtype: str) -> Array:
 
 
 def float_to_int(x: Array, zero_point: Array | np.integer, dtype: str) -> Array:
-    """saturate(x + zero_point) for rounded floats x of any size; NaN counts as 0."""
+    """saturate(x + zero_point) for rounded floats x of any size; NaN counts as −∞."""
     bound = np.asarray(2.0**31, x.dtype)
-    clipped = np.clip(np.where(np.isnan(x), np.zeros_like(x), x), -bound, bound).astype(np.int64)
+    clipped = np.clip(np.where(np.isnan(x), -bound, x), -bound, bound).astype(np.int64)
     return saturate(clipped + np.asarray(zero_point, np.int64), dtype)
 
 

@@ -38,10 +38,10 @@ def test_function_table():
 
 
 def test_function_table_edges():
-    """NaN becomes the zero point, infinities the ends of the dtype."""
+    """NaN becomes the lowest integer, infinities the ends of the dtype."""
     source, target = QParams(np.float32(1.0), 0, "int8"), QParams(np.float32(1.0), 7, "int8")
     table = function_table(np.log, source, target)
-    assert table[127] == 7 and table[128] == -128 and table[129] == 7 and table[255] == 7 + 5
+    assert table[127] == -128 and table[128] == -128 and table[129] == 7 and table[255] == 7 + 5
 
 
 def test_errors():

@@ -58,10 +58,10 @@ def test_int8_to_uint8():
     np.testing.assert_array_equal(result.astype(int) - 128, shifted)
 
 
-def test_nan_becomes_the_zero_point():
+def test_nan_becomes_the_lowest_integer():
     result = evaluate(op.sqrt(np.int8([-1, 0, 100]), 1.0, 0, 0.1, 7))
-    np.testing.assert_array_equal(result, [7, 7, 107])
-    np.testing.assert_array_equal(evaluate(op.log(np.int8([0, -1]), 1.0, 0, 0.1, 7)), [-128, 7])
+    np.testing.assert_array_equal(result, [-128, 7, 107])
+    np.testing.assert_array_equal(evaluate(op.log(np.int8([0, -1]), 1.0, 0, 0.1, 7)), [-128, -128])
     np.testing.assert_array_equal(evaluate(op.rsqrt(np.int8([0]), 1.0, 0, 0.1, 7)), [127])
 
 

@@ -457,3 +457,35 @@ def test_shape_arithmetic_that_is_quantized(rng):
     (found,), (wanted,) = both(proto, {"x": x}), run_ort(proto, {"x": x})
     assert found.shape == (1, 2, 11, 16)
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
+def test_what_is_no_number_becomes_the_lowest_integer(dtype, constant):
+    """As in ONNX Runtime on x86, in vectors and in the elements behind the last whole one."""
+    x = np.linspace(-3, 3, 37, dtype=np.float32)
+    x[[0, 5, 33, 36]], x[[7, 8]] = np.nan, [np.inf, -np.inf]
+    scale, zero = np.float32(0.01), np.asarray(5, dtype)
+    inputs = {"x": ((37,), np.float32), "s": scale if constant else ((), np.float32), "z": zero}
+    proto, feed = one_node("QuantizeLinear", inputs), {"x": x} if constant else {"x": x, "s": np.asarray(scale)}
+    (expected,) = run_ort(proto, feed)
+    assert (expected[np.isnan(x)] == np.iinfo(dtype).min).all()
+    module = from_onnx(proto)
+    for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        np.testing.assert_array_equal(*runner.run(feed).values(), expected)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_tables_of_functions_that_are_not_defined_everywhere():
+    """The square root of a negative number is none; of 8 bits it is a lookup."""
+    nodes = [
+        node("DequantizeLinear", ["q", "s", "z"], ["x"]),
+        node("Sqrt", ["x"], ["r"]),
+        node("QuantizeLinear", ["r", "s", "z"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.05), "z": np.int8(-3)}
+    proto = model(nodes, [value("q", (256,), np.int8)], [value("y", (256,), np.int8)], constants)
+    feed = {"q": np.arange(-128, 128, dtype=np.int8)}
+    module = from_onnx(proto)
+    assert operators(module) == ["qnn.table"]
+    np.testing.assert_array_equal(*qnn_ext.Interpreter(module).run(feed).values(), *run_ort(proto, feed))
