@@ -254,6 +254,27 @@ def test_attention_over_a_cache(causal, rng):
     compare("Attention", inputs, [F32], CLOSE, opset=24, is_causal=causal)
 
 
+@pytest.mark.parametrize("lengths", [False, True])
+@pytest.mark.parametrize("left, right, is_causal", [(1, -1, 0), (-1, 0, 0), (2, 1, 0), (0, 3, 1)])
+def test_windows_of_attention(left, right, is_causal, lengths, rng):
+    """Of operator set 25: as with a mask of the keys beside each query."""
+    cache = [normal(rng, B, GROUPS, ROOM, SIZE) for _ in range(2)]
+    counts = np.array([5, 8])
+    rows = [normal(rng, B, HEADS, S, SIZE), *cache]
+    before = (counts - S if lengths else np.zeros(B, np.int64)).reshape(B, 1, 1, 1)
+    place, key = before + np.arange(S)[:, None], np.arange(ROOM)
+    seen = (key >= place - left) | (left < 0)
+    seen &= (key <= place + right) | (right < 0)
+    seen &= (key <= place) | (not is_causal)
+    count = counts if lengths else None
+    plain, feed = single_op("Attention", [*rows, seen, None, None, count], [F32], opset=24)
+    (expected,) = run_ort(plain, feed)
+    window = {"left_window_size": left, "right_window_size": right, "is_causal": is_causal}
+    proto, feed = single_op("Attention", [*rows, None, None, None, count], [F32], opset=25, **window)
+    (found,) = qnn_ext.Interpreter(qnn_ext.from_onnx(proto)).run(feed).values()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE)
+
+
 @pytest.mark.parametrize("axis, mode", [(-2, "linear"), (1, "circular"), (2, "linear")])
 def test_tensor_scatter(axis, mode, rng):
     cache, places = normal(rng, B, 6, 6, SIZE), np.array([0, 4 if mode == "linear" else 5])

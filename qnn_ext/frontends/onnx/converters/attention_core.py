@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from tvm import relax
 
@@ -78,8 +80,11 @@ def attend(
     return compound.reshape(mixed, (batch, heads, length, shape_of(value)[3]), node.emit)
 
 
-def causal(node: Node, before: relax.Expr | int, length: int, total: int, window: int = 0) -> relax.Expr:
-    """Which keys count for each query: those up to its own position, and of them the last `window` unless it is 0.
+def near(
+    node: Node, before: relax.Expr | int, length: int, total: int, left: int | None = None, right: int | None = 0
+) -> relax.Expr:
+    """Which keys count for each query: from `left` positions in front of its own to `right` behind it; None: all there
+    are.
 
     before: the number of keys in front of the first query, or one for each sample, (B)
 
@@ -89,11 +94,14 @@ def causal(node: Node, before: relax.Expr | int, length: int, total: int, window
     own = np.arange(length, dtype=np.int32)[:, None]
     if isinstance(before, int):
         places = before + own
-        return constant((keys <= places) & ((keys > places - window) if window else True))
+        since = keys >= places - left if left is not None else True
+        return constant(np.broadcast_to((keys <= places + right if right is not None else True) & since, (length, total)))
     offset = compound.reshape(before, (shape_of(before)[0], 1, 1, 1), node.emit)
     positions = plus(node, offset, constant(own))
-    valid = node.emit(relax.op.less_equal(constant(keys), positions))
-    if not window:
-        return valid
-    oldest = node.emit(relax.op.subtract(positions, number(window, "int32")))
-    return node.emit(relax.op.logical_and(valid, node.emit(relax.op.greater(constant(keys), oldest))))
+
+    def beside(compare: Callable[..., relax.Expr], distance: int) -> relax.Expr:
+        return node.emit(compare(constant(keys), plus(node, positions, number(distance, "int32"))))
+
+    sides = [] if right is None else [beside(relax.op.less_equal, right)]
+    sides += [] if left is None else [beside(relax.op.greater_equal, -left)]
+    return sides[0] if len(sides) == 1 else node.emit(relax.op.logical_and(*sides))

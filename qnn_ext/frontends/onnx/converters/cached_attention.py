@@ -19,7 +19,7 @@ from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, minus, number, plus
 from .attention import padding_mask
-from .attention_core import attend, causal, join_heads, part, split_heads
+from .attention_core import attend, join_heads, near, part, split_heads
 from .rotary import looked_up, rotated
 
 _GROUPED = {"num_heads", "kv_num_heads", "scale", "softcap", "do_rotary", "rotary_interleaved", "local_window_size"}
@@ -41,7 +41,8 @@ def group_query_attention(node: Node) -> list[relax.Expr]:
         query, key = (_turned(node, rows, before) for rows in (query, key))
     present = [_updated(node, index, new, before) for index, new in ((3, key), (4, value))]
     total = shape_of(present[0])[2]
-    masks = [causal(node, before, length, total, max(node.attribute("local_window_size", -1), 0))]
+    window = node.attribute("local_window_size", -1)
+    masks = [near(node, before, length, total, window - 1 if window > 0 else None)]
     if node.has_input(10):
         if node.shape(10)[-1] != total:
             raise node.unsupported(f"an attention_bias for {node.shape(10)[-1]} keys, where the cache has {total}")
@@ -135,7 +136,7 @@ def multi_head_attention(node: Node) -> list[relax.Expr]:
         mask = padding_mask(node, 4, batch, length, total)
         masks += [] if mask is None else [mask]
     if node.attribute("unidirectional", 0):
-        masks.append(causal(node, before, length, total))
+        masks.append(near(node, before, length, total))
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(size))
     return [join_heads(node, attend(node, query, key, value, scale, masks)), key, value]
 
@@ -180,8 +181,8 @@ def _separate(node: Node, heads: int) -> list[relax.Expr]:
 
 @converter("Attention", since=23)
 def standard_attention(node: Node) -> list[relax.Expr]:
-    """Query, key and value (B, S, heads · size) or (B, heads, S, size); a mask of bools or floats. nonpad_kv_seqlen
-    (B): how many keys of a cache count."""
+    """Query, key and value (B, S, heads · size) or (B, heads, S, size); a mask of bools or floats, and a window of keys.
+    nonpad_kv_seqlen (B): how many keys of a cache count."""
     if node.has_output(3):
         raise node.unsupported("the output qk_matmul_output")
     flat = len(node.shape(0)) == 3
@@ -203,8 +204,11 @@ def standard_attention(node: Node) -> list[relax.Expr]:
         column = compound.reshape(counts, (node.shape(6)[0], 1, 1, 1), node.emit)
         masks.append(node.emit(relax.op.less(constant(np.arange(total, dtype=np.int32)), column)))
         before = minus(node, counts, number(length, "int32"))
+    left, right = (node.attribute(f"{side}_window_size", -1) for side in ("left", "right"))
     if node.attribute("is_causal", 0):
-        masks.append(causal(node, before, length, total))
+        right = 0
+    if max(left, right) >= 0:
+        masks.append(near(node, before, length, total, *(side if side >= 0 else None for side in (left, right))))
     if node.has_input(3):
         masks.append(_whole(node, node.input(3), total))
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(shape_of(query)[3]))
