@@ -41,7 +41,7 @@ def quotient(x: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 def bounded_quotient(x: Expr, s: Expr) -> Expr:
-    """x / s clipped to ±BOUND, up to the last bit of a quotient below ¼; NaN counts as −∞. `s` is the same for all x."""
+    """x / s clipped to ±BOUND, up to the last bit of a quotient below ¼; NaN counts as −∞. One `s` for all x."""
     zero, one = tirx.const(0.0, "float32"), tirx.const(1.0, "float32")
     usual = tirx.all(s >= tirx.const(LEAST, "float32"), s <= tirx.const(MOST, "float32"))
     reciprocal, most = one / s, s * tirx.const(BOUND, "float32")

@@ -1,12 +1,16 @@
-"""A model's own functions, put in place of the nodes that call them."""
+"""Functions in place of the nodes that call them: a model's own, and those by which ONNX defines operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from ...errors import ModelFormatError
 from ...limits import check
+
+_DEFINITIONS = "ai.onnx.definition"
 
 
 def inlined(proto: Any) -> Any:
@@ -65,6 +69,53 @@ def _check_size(proto: Any) -> None:
     main = [(node.domain, node.op_type) for node in every(proto.graph.node)]
     check("expressions", len(main) + sum(sizes.get(called, 0) for called in main), "the model with its functions")
     check("memory", sum(weights.get(called, 0) for called in main), "the model with its functions")
+
+
+def definition(node: Any, version: int, inputs: Mapping[str, tuple[str, tuple[int, ...]]]) -> Any:
+    """The GraphProto by which ONNX defines the operator of a NodeProto; None where it does not.
+
+    version: of the operator set
+    inputs:  name of an input -> dtype and shape
+    """
+    from onnx import FunctionProto, TypeProto, defs, helper
+
+    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, version, ""):
+        return None
+    schema: Any = defs.get_schema(node.op_type, version, "")
+    written_for = max((known for known in schema.all_function_opset_versions if known <= version), default=0)
+    if not written_for:
+        return None
+    types = {
+        name: helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+        for name, (dtype, shape) in inputs.items()
+    }
+    try:
+        if schema.has_function:
+            content = schema.get_function_with_opset_version(written_for)
+        else:
+            given = [types.get(name, TypeProto()).SerializeToString() for name in node.input]
+            content = schema.get_context_dependent_function_with_opset_version(
+                written_for, node.SerializeToString(), given
+            )
+        function = FunctionProto.FromString(content)
+    except Exception as error:
+        raise ModelFormatError(f"its definition does not fit its inputs or attributes: {error}") from error
+    opsets = [helper.make_opsetid("", version), helper.make_opsetid(_DEFINITIONS, 1)]
+    function.domain = _DEFINITIONS
+    del function.opset_import[:]
+    function.opset_import.extend(opsets)
+    function.attribute_proto.extend(
+        value.default_value for name, value in schema.attributes.items() if value.default_value.name
+    )
+    call = type(node).FromString(node.SerializeToString())
+    call.domain = _DEFINITIONS
+    graph = helper.make_graph(
+        [call],
+        node.op_type,
+        [helper.make_value_info(name, kind) for name, kind in types.items()],
+        [helper.make_empty_tensor_value_info(name) for name in node.output if name],
+    )
+    return inlined(helper.make_model(graph, opset_imports=opsets, functions=[function])).graph
 
 
 def every(nodes: Iterable[Any]) -> Iterator[Any]:

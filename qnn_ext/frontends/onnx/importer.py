@@ -28,8 +28,9 @@ from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
 from .control_flow import CONTROL_FLOW
 from .double_pairs import merge_double_pairs
-from .fallback import convert_with_tvm
+from .fallback import convert_with_tvm, known_to_tvm
 from .folding import evaluate, narrow_constant, unpacked
+from .functions import definition
 from .node import Node
 from .reader import (
     Model,
@@ -223,7 +224,8 @@ class Importer:
             result = convert_with_sizes(node)
             if result is None:
                 entry = find_converter(operator.domain, operator.op_type, node.opset)
-                result = entry.convert(node) if entry is not None else convert_with_tvm(node)
+                convert = entry.convert if entry is not None else self._convert_by_definition
+                result = convert(node)
             results = list(result) if isinstance(result, (list, tuple)) else [result]
             wanted = max((i + 1 for i, name in enumerate(operator.outputs) if name), default=0)
             if len(results) < wanted:
@@ -235,6 +237,19 @@ class Importer:
                     self.assembly.define(name, self._bind(value, name))
             if operator.op_type in KEEP_TYPES and not operator.domain:
                 self._mark_narrow(operator.outputs[:1], self._narrow(operator.inputs[:1]))
+
+    def _convert_by_definition(self, node: Node) -> list[relax.Expr]:
+        """An operator without a converter of ours nor of TVM's, by the graph that ONNX defines it by."""
+        given = {name: node.input(index) for index, name in enumerate(node.operator.inputs) if name}
+        kinds = {name: (str(value.ty.dtype), shape_of(value)) for name, value in given.items()}
+        graph = None if known_to_tvm(node.op_type) else definition(node.operator.proto, node.opset, kinds)
+        if graph is None:
+            return convert_with_tvm(node)
+        subgraph = read_subgraph(graph, None)
+        found, narrow = self._run_graph(subgraph, list(given.values()), self._narrow(list(given)))
+        self._mark_narrow(subgraph.outputs, narrow)
+        results = dict(zip(subgraph.outputs, found, strict=True))
+        return [results.get(name) for name in node.outputs]
 
     def _convert_sequence(self, operator: Operator) -> bool:
         """Convert an operator on a sequence; False for one on tensors."""

@@ -94,8 +94,8 @@ def near(
     own = np.arange(length, dtype=np.int32)[:, None]
     if isinstance(before, int):
         places = before + own
-        since = keys >= places - left if left is not None else True
-        return constant(np.broadcast_to((keys <= places + right if right is not None else True) & since, (length, total)))
+        ahead = keys <= places + right if right is not None else np.ones((length, total), bool)
+        return constant(ahead & (keys >= places - left) if left is not None else ahead)
     offset = compound.reshape(before, (shape_of(before)[0], 1, 1, 1), node.emit)
     positions = plus(node, offset, constant(own))
 

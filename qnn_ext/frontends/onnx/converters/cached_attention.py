@@ -181,7 +181,7 @@ def _separate(node: Node, heads: int) -> list[relax.Expr]:
 
 @converter("Attention", since=23)
 def standard_attention(node: Node) -> list[relax.Expr]:
-    """Query, key and value (B, S, heads · size) or (B, heads, S, size); a mask of bools or floats, and a window of keys.
+    """Query, key and value (B, S, heads · size) or (B, heads, S, size); a mask of bools or floats; a window of keys.
     nonpad_kv_seqlen (B): how many keys of a cache count."""
     if node.has_output(3):
         raise node.unsupported("the output qk_matmul_output")

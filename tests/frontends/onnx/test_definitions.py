@@ -1,0 +1,72 @@
+"""Operators without a converter that ONNX defines by a graph of others: their graphs take their place."""
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext import QnnError
+
+from .graphs import model, node, run_ort, value
+from .single_op import compare, const, single_op
+
+F32 = np.float32
+CLOSE = 1e-6
+
+
+@pytest.mark.parametrize("attributes", [{}, {"align_corners": 1}])
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (1, 2, 3, 4, 2)])
+def test_affine_grid(size, attributes, rng):
+    spatial = len(size) - 2
+    theta = rng.standard_normal((size[0], spatial, spatial + 1)).astype(F32)
+    compare("AffineGrid", [theta, const(size, np.int64)], [F32], CLOSE, opset=20, **attributes)
+
+
+@pytest.mark.parametrize("shape, axes", [((6, 2, 5), None), ((3, 9), [0, -1]), ((7, 3), [1, 0])])
+def test_center_crop_pad(shape, axes, rng):
+    data = rng.standard_normal((5, 4, 3)).astype(F32)
+    attributes = {"axes": axes} if axes else {}
+    compare("CenterCropPad", [data, const(shape, np.int64)], [F32], opset=18, **attributes)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_negative_log_likelihood(weighted, reduction, rng):
+    """An omitted input, and an attribute that chooses among graphs."""
+    data, labels = rng.standard_normal((4, 5)).astype(F32), rng.integers(0, 5, 4)
+    weight = rng.random(5).astype(F32) if weighted else None
+    attributes = {"reduction": reduction, "ignore_index": 2}
+    compare("NegativeLogLikelihoodLoss", [data, labels, weight], [F32], CLOSE, opset=13, **attributes)
+
+
+def test_two_graphs_do_not_share_names(rng):
+    nodes = [node("CenterCropPad", ["x", "small"], ["y"]), node("CenterCropPad", ["y", "large"], ["z"])]
+    constants = {"small": np.array([3, 2]), "large": np.array([5, 6])}
+    proto = model(nodes, [value("x", (6, 4))], [value("z", None)], constants)
+    feed = {"x": rng.standard_normal((6, 4)).astype(F32)}
+    (found,) = qnn_ext.Interpreter(qnn_ext.from_onnx(proto)).run(feed).values()
+    np.testing.assert_array_equal(found, run_ort(proto, feed)[0])
+
+
+def test_an_omitted_input_between_others(rng):
+    """A causal convolution that keeps its last inputs: y[t] = Σ w[k]·x[t + k − 2], then SiLU."""
+    data, past = (rng.standard_normal((1, 4, length)).astype(F32) for length in (6, 2))
+    weight = rng.standard_normal((4, 1, 3)).astype(F32)
+    proto, feed = single_op("CausalConvWithState", [data, weight, None, past], [F32, F32], opset=27, activation="silu")
+    found, state = qnn_ext.Interpreter(qnn_ext.from_onnx(proto)).run(feed).values()
+    padded = np.concatenate([past, data], axis=2)
+    sums = sum(weight[None, :, 0, k, None] * padded[:, :, k : k + 6] for k in range(3))
+    np.testing.assert_allclose(found, sums / (1 + np.exp(-sums)), rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(state, padded[:, :, -2:])
+
+
+@pytest.mark.parametrize(
+    "op, inputs, attributes",
+    [
+        ("AffineGrid", [np.ones((1, 2, 3), F32), const([1, 2, 3], np.int64)], {}),
+        ("AffineGrid", [np.ones((1, 2, 3), F32), np.array([1, 2, 3, 4])], {}),
+    ],
+)
+def test_what_does_not_fit_is_named(op, inputs, attributes):
+    proto, _ = single_op(op, inputs, [F32], opset=20, **attributes)
+    with pytest.raises(QnnError, match=op):
+        qnn_ext.from_onnx(proto)
