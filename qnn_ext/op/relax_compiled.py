@@ -46,9 +46,15 @@ def evaluate_with_tvm(call: relax.Call, args: list[Any]) -> Any:
         if len(_compiled) >= _MOST_COMPILED:
             _compiled.pop(next(iter(_compiled)))
         safe = bounded(relax.transform.LegalizeOps()(module))
-        executable = tvm.compile(safe, target="llvm", tir_pipeline=_PIPELINE)
+        executable = tvm.compile(safe, target=_target(runtime_args), tir_pipeline=_PIPELINE)
         _compiled[key] = relax.VirtualMachine(executable, tvm.cpu())
     return _to_numpy(_compiled[key]["main"](*runtime_args))
+
+
+def _target(args: list[Any]) -> tvm.target.Target:
+    """Any CPU. It has no arithmetic of float16, whose loops LLVM's second level of optimization can take minutes for."""
+    level = 1 if any(str(arg.dtype) == "float16" for arg in args) else 3
+    return tvm.target.Target({"kind": "llvm", "opt-level": level})
 
 
 def _single_call_module(call: relax.Call, args: list[Any]) -> tuple[tvm.IRModule, list[Any]]:
