@@ -52,7 +52,7 @@ def evaluate_with_tvm(call: relax.Call, args: list[Any]) -> Any:
 
 
 def _target(args: list[Any]) -> tvm.target.Target:
-    """Any CPU. It has no arithmetic of float16, whose loops LLVM's second level of optimization can take minutes for."""
+    """Any CPU: without arithmetic of float16, whose loops LLVM can take minutes for at its second level."""
     level = 1 if any(str(arg.dtype) == "float16" for arg in args) else 3
     return tvm.target.Target({"kind": "llvm", "opt-level": level})
 
