@@ -41,7 +41,11 @@ def document() -> str:
     return "# Operators\n\nWritten by `python -m scripts.operators` from the converters.\n\n" + "\n".join(sections)
 
 
-ONNX_TEXT = {"": "`from_onnx`. Float operators that are not in this list go through TVM's own ONNX importer."}
+ONNX_TEXT = {
+    "": "`from_onnx`. Float operators that are not in this list go through TVM's own ONNX importer; what that does not "
+    "know either is replaced by the graph that ONNX defines it by, such as AffineGrid, CenterCropPad, and "
+    "CausalConvWithState and LinearAttention, those of com.microsoft too."
+}
 EXPORTED_TEXT = (
     "`from_pytorch` of an ExportedProgram or a `.pt2` file. Float operators that are not in this list go through TVM's "
     "own importer, or through PyTorch's decompositions."

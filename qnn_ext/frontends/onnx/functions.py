@@ -7,10 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import ModelFormatError
+from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...limits import check
+from .registry import MICROSOFT
 
 _DEFINITIONS = "ai.onnx.definition"
+# Operators of com.microsoft that became ONNX's: the version of its operator set
+_ADOPTED = {"CausalConvWithState": 27, "LinearAttention": 27}
+# … and attributes that ONNX's do not have, which then must be 0 or these
+_PLAIN = {"ndim": 1, "dilation": 1}
 
 
 def inlined(proto: Any) -> Any:
@@ -71,17 +76,27 @@ def _check_size(proto: Any) -> None:
     check("memory", sum(weights.get(called, 0) for called in main), "the model with its functions")
 
 
-def definition(node: Any, version: int, inputs: Mapping[str, tuple[str, tuple[int, ...]]]) -> Any:
-    """The GraphProto by which ONNX defines the operator of a NodeProto; None where it does not.
+def definition(node: Any, version: int, inputs: Mapping[str, tuple[str, tuple[int, ...]]]) -> tuple[Any, int] | None:
+    """The GraphProto by which ONNX defines the operator of a NodeProto, and the version of ONNX's operator set in which
+    it is written; None where there is none.
 
-    version: of the operator set
+    version: of the operator's set
     inputs:  name of an input -> dtype and shape
     """
     from onnx import FunctionProto, TypeProto, defs, helper
 
-    if node.domain not in ("", "ai.onnx") or not defs.has(node.op_type, version, ""):
+    if node.domain == MICROSOFT:
+        version = _ADOPTED.get(node.op_type, 0)
+    elif node.domain not in ("", "ai.onnx"):
+        return None
+    if not version or not defs.has(node.op_type, version, ""):
         return None
     schema: Any = defs.get_schema(node.op_type, version, "")
+    for attribute in node.attribute:
+        if attribute.name not in schema.attributes and helper.get_attribute_value(attribute) != _PLAIN.get(
+            attribute.name, 0
+        ):
+            raise UnsupportedOperatorError(f"not supported: the attribute {attribute.name}")
     written_for = max((known for known in schema.all_function_opset_versions if known <= version), default=0)
     if not written_for:
         return None
@@ -100,7 +115,7 @@ def definition(node: Any, version: int, inputs: Mapping[str, tuple[str, tuple[in
         function = FunctionProto.FromString(content)
     except Exception as error:
         raise ModelFormatError(f"its definition does not fit its inputs or attributes: {error}") from error
-    opsets = [helper.make_opsetid("", version), helper.make_opsetid(_DEFINITIONS, 1)]
+    opsets = [helper.make_opsetid("", written_for), helper.make_opsetid(_DEFINITIONS, 1)]
     function.domain = _DEFINITIONS
     del function.opset_import[:]
     function.opset_import.extend(opsets)
@@ -109,13 +124,15 @@ def definition(node: Any, version: int, inputs: Mapping[str, tuple[str, tuple[in
     )
     call = type(node).FromString(node.SerializeToString())
     call.domain = _DEFINITIONS
+    del call.attribute[:]
+    call.attribute.extend(attribute for attribute in node.attribute if attribute.name in schema.attributes)
     graph = helper.make_graph(
         [call],
         node.op_type,
         [helper.make_value_info(name, kind) for name, kind in types.items()],
         [helper.make_empty_tensor_value_info(name) for name in node.output if name],
     )
-    return inlined(helper.make_model(graph, opset_imports=opsets, functions=[function])).graph
+    return inlined(helper.make_model(graph, opset_imports=opsets, functions=[function])).graph, written_for
 
 
 def every(nodes: Iterable[Any]) -> Iterator[Any]:

@@ -242,14 +242,16 @@ class Importer:
         """An operator without a converter of ours nor of TVM's, by the graph that ONNX defines it by."""
         given = {name: node.input(index) for index, name in enumerate(node.operator.inputs) if name}
         kinds = {name: (str(value.ty.dtype), shape_of(value)) for name, value in given.items()}
-        graph = None if known_to_tvm(node.op_type) else definition(node.operator.proto, node.opset, kinds)
-        if graph is None:
+        found = None if known_to_tvm(node.op_type) else definition(node.operator.proto, node.opset, kinds)
+        if found is None:
             return convert_with_tvm(node)
-        subgraph = read_subgraph(graph, None)
-        found, narrow = self._run_graph(subgraph, list(given.values()), self._narrow(list(given)))
+        subgraph, model = read_subgraph(found[0], None), self.model
+        self.model = self.assembly.model = replace(model, opsets=model.opsets | {"": found[1]})
+        results, narrow = self._run_graph(subgraph, list(given.values()), self._narrow(list(given)))
+        self.model = self.assembly.model = model
         self._mark_narrow(subgraph.outputs, narrow)
-        results = dict(zip(subgraph.outputs, found, strict=True))
-        return [results.get(name) for name in node.outputs]
+        by_name = dict(zip(subgraph.outputs, results, strict=True))
+        return [by_name.get(name) for name in node.outputs]
 
     def _convert_sequence(self, operator: Operator) -> bool:
         """Convert an operator on a sequence; False for one on tensors."""
