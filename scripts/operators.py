@@ -43,7 +43,7 @@ def document() -> str:
 
 ONNX_TEXT = {
     "": "`from_onnx`. Float operators that are not in this list go through TVM's own ONNX importer; what that does not "
-    "know either is replaced by the graph that ONNX defines it by, such as AffineGrid, CenterCropPad, and "
+    "know either is replaced by the graph that ONNX defines it by, such as CenterCropPad, "
     "CausalConvWithState and LinearAttention, those of com.microsoft too."
 }
 EXPORTED_TEXT = (

@@ -33,8 +33,6 @@ _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 
-# What TVM's importer takes in fewer forms than the graph by which ONNX defines it
-_BY_DEFINITION = frozenset({"AffineGrid"})
 # What TVM's importer converts, but to something other than what the model means
 _UNSOUND = {
     "AllClassNMS": "the number of boxes depends on the data, which is not supported",
@@ -58,7 +56,7 @@ def known_to_tvm(op_type: str) -> bool:
     """Whether TVM's importer converts ONNX's operator of this name."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    return op_type in onnx_frontend._get_convert_map() and op_type not in _BY_DEFINITION
+    return op_type in onnx_frontend._get_convert_map()
 
 
 def convert_with_tvm(node: Node) -> list[relax.Expr]:
