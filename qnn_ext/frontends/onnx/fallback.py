@@ -28,6 +28,7 @@ _REMEDIES = {
     "Runtime",
     "com.amd.quark": "its block and 16-bit floats are not supported: quantize to integers, as with A8W8 or XINT8",
 }
+_REMEDY = "add it by a plugin (qnn_ext.plugins), or end the model before it and compute the rest outside"
 # … or of these names
 _RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
@@ -52,11 +53,11 @@ _OF_UNKNOWN_SHAPE = (
 _SUCCESSORS = {"TopK": (10, 11)}
 
 
-def known_to_tvm(op_type: str) -> bool:
-    """Whether TVM's importer converts ONNX's operator of this name."""
+def is_handled(op_type: str) -> bool:
+    """Whether `convert_with_tvm` converts ONNX's operator of this name, or says what to do instead."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    return op_type in onnx_frontend._get_convert_map()
+    return op_type in _RANDOM or op_type in onnx_frontend._get_convert_map()
 
 
 def convert_with_tvm(node: Node) -> list[relax.Expr]:
@@ -75,10 +76,9 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         )
     opset = _ADOPTED.get((node.domain, node.op_type)) if node.domain else node.opset
     if opset is None or node.op_type not in table:
-        remedy = f": {_REMEDIES[node.domain]}" if node.domain in _REMEDIES else ""
         raise UnsupportedOperatorError(
-            f"operator {node.op_type} of domain {node.domain or 'ai.onnx'} version {node.opset} is not supported"
-            f"{remedy}"
+            f"operator {node.op_type} of domain {node.domain or 'ai.onnx'} version {node.opset} is not supported: "
+            f"{_REMEDIES.get(node.domain, _REMEDY)}"
         )
     if node.op_type in _UNSOUND:
         raise UnsupportedOperatorError(_UNSOUND[node.op_type])

@@ -28,7 +28,7 @@ from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
 from .control_flow import CONTROL_FLOW
 from .double_pairs import merge_double_pairs
-from .fallback import convert_with_tvm, known_to_tvm
+from .fallback import convert_with_tvm, is_handled
 from .folding import evaluate, narrow_constant, unpacked
 from .functions import definition
 from .node import Node
@@ -242,7 +242,7 @@ class Importer:
         """An operator without a converter of ours nor of TVM's, by the graph that ONNX defines it by."""
         given = {name: node.input(index) for index, name in enumerate(node.operator.inputs) if name}
         kinds = {name: (str(value.ty.dtype), shape_of(value)) for name, value in given.items()}
-        found = None if known_to_tvm(node.op_type) else definition(node.operator.proto, node.opset, kinds)
+        found = None if is_handled(node.op_type) else definition(node.operator.proto, node.opset, kinds)
         if found is None:
             return convert_with_tvm(node)
         subgraph, model = read_subgraph(found[0], None), self.model
