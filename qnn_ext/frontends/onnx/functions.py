@@ -14,7 +14,7 @@ from .registry import MICROSOFT
 _DEFINITIONS = "ai.onnx.definition"
 # Operators of com.microsoft that became ONNX's: the version of its operator set
 _ADOPTED = {"CausalConvWithState": 27, "LinearAttention": 27}
-# … and attributes that ONNX's do not have, which then must be 0 or these
+# … and attributes that ONNX's do not have, which must then have these values; all others 0
 _PLAIN = {"ndim": 1, "dilation": 1}
 
 
@@ -93,9 +93,8 @@ def definition(node: Any, version: int, inputs: Mapping[str, tuple[str, tuple[in
         return None
     schema: Any = defs.get_schema(node.op_type, version, "")
     for attribute in node.attribute:
-        if attribute.name not in schema.attributes and helper.get_attribute_value(attribute) != _PLAIN.get(
-            attribute.name, 0
-        ):
+        value = helper.get_attribute_value(attribute)
+        if attribute.name not in schema.attributes and value != _PLAIN.get(attribute.name, 0):
             raise UnsupportedOperatorError(f"not supported: the attribute {attribute.name}")
     written_for = max((known for known in schema.all_function_opset_versions if known <= version), default=0)
     if not written_for:
@@ -120,7 +119,7 @@ def definition(node: Any, version: int, inputs: Mapping[str, tuple[str, tuple[in
     del function.opset_import[:]
     function.opset_import.extend(opsets)
     function.attribute_proto.extend(
-        value.default_value for name, value in schema.attributes.items() if value.default_value.name
+        known.default_value for known in schema.attributes.values() if known.default_value.name
     )
     call = type(node).FromString(node.SerializeToString())
     call.domain = _DEFINITIONS
