@@ -28,6 +28,7 @@ from .engines import shared_engines
 from .equalize import equalize
 from .fold import fold
 from .grouped import quantize_groups
+from .halves import in_float32
 from .learned import round_weights
 from .realize import simulate, to_integers
 from .rescale import Scales, found_scales, rescaled, settled
@@ -208,7 +209,7 @@ def with_ranges(annotated: QnnModule, table: CalibrationTable) -> QnnModule:
 
 
 def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = None) -> QnnModule:
-    """`mod` as a float QnnModule with `params` as constants.
+    """`mod` as a float QnnModule with `params` as constants, and what is float16 in float32.
 
     Raises QuantizationError if it is already quantized, computes nothing in float32, or a parameter does not fit.
     """
@@ -229,7 +230,7 @@ def float_module(mod: QnnModule | IRModule, params: Mapping[str, Any] | None = N
         )
     if any(op_name(value) == "qnn.observe" for value in values):
         raise QuantizationError(f"{module.source} is already annotated: pass this module to calibrate and realize")
-    return module
+    return in_float32(module)
 
 
 def is_quantized(module: QnnModule) -> bool:
