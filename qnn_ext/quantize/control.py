@@ -19,18 +19,19 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from tvm import IRModule
 
 from ..compiling.coverage import coverage, macs_of
-from ..errors import QuantizationError, QuantizationWarning
+from ..errors import NothingMarkedError, QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from ..passes.bodies import named_bindings
 from .analysis import QuantizedLayer, quantized_layers
 from .annotate import annotate, float_filters, sites
+from .bias_correction import mean_errors
 from .calibrate import calibrate
 from .config import QConfig, resolve_config
 from .control_groups import GroupSearch
@@ -55,6 +56,7 @@ from .search import (
 from .smooth import smoothed_groups
 from .stages import Stages, float_module, folded, stages
 from .switchable import Observed, observations
+from .table import CalibrationTable
 from .tentative import tentative
 from .trials import Trial
 
@@ -203,14 +205,33 @@ class _Setting:
     @cached_property
     def wide(self) -> dict[str, Observed]:
         """Every activation in 16 bits."""
+        found = observations(self._in_16_bits[0], self._in_16_bits[1], self.config, loops=True)
+        return {one.site.name: one for one in found if one.site.value is None}
+
+    @cached_property
+    def _in_16_bits(self) -> tuple[QnnModule, CalibrationTable]:
+        """The module with every activation marked for 16 bits, and its ranges."""
         names = {one.site.layer for one in self.narrow.values()}
-        config = kept(self.config, _State(wide=frozenset(names)))
+        return self._calibrated(kept(self.config, _State(wide=frozenset(names))))
+
+    def _calibrated(self, config: QConfig) -> tuple[QnnModule, CalibrationTable]:
         annotated = annotate(self._stages["fold"], config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", QuantizationWarning)
-            table = calibrate(annotated, self._data, config)
-        found = observations(annotated, table, config, loops=True)
-        return {one.site.name: one for one in found if one.site.value is None}
+            return annotated, calibrate(annotated, self._data, config)
+
+    def table(self, state: _State) -> CalibrationTable:
+        """The ranges of the configuration with these layers kept: those that are simulated. "auto" would choose anew
+        for the rest, by errors that those layers no longer cause."""
+        config = kept(self.config, state)
+        narrow, wide = self._stages.table, self._in_16_bits[1] if state.wide else CalibrationTable()
+        annotated = annotate(self._stages["fold"], config)
+        found = {site.name: (wide if site.bits > 8 else narrow).ranges.get(site.name) for site in sites(annotated)}
+        others = self._calibrated(config)[1] if None in found.values() else narrow
+        ranges = CalibrationTable({name: value or others[name] for name, value in found.items()}, scales=narrow.scales)
+        if config.bias_correction != "auto":
+            return ranges
+        return replace(ranges, biases=mean_errors(annotated, ranges, self._data, config, cautious=True))
 
     @cached_property
     def exact(self) -> dict[str, np.ndarray]:
@@ -394,7 +415,7 @@ class _Search(Search):
             if trial.reached:
                 integers = self._integers(setting, _State())
                 if integers.reached:
-                    return self.chosen(integers, setting.config)
+                    return self.chosen(integers, setting.config, partial(setting.table, _State()))
         tried.sort(key=lambda pair: -pair[0].sqnr)
         found: list[tuple[float, _Setting, list[_State]]] = []
         for _, setting in tried[:_SETTINGS_TRIED]:
@@ -474,7 +495,8 @@ class _Search(Search):
         def size(done: Stages) -> dict[str, float]:
             return {"share": coverage(done.result).share_in_8_bits}
 
-        return self.integers(_described(setting, state), kept(setting.config, state), size, **state.layers())
+        config, table = kept(setting.config, state), partial(setting.table, state)
+        return self.integers(_described(setting, state), config, size, table, **state.layers())
 
     # ---- layers
 
@@ -484,9 +506,13 @@ class _Search(Search):
         margin = 0.0
         least = self.judge.goal.min_sqnr
         while states:
-            trial = self._integers(setting, states[0])
+            try:
+                trial = self._integers(setting, states[0])
+            except NothingMarkedError:  # sums and joins, which are quantized beside products only
+                states = states[1:]
+                continue
             if trial.reached:
-                return self.chosen(trial, kept(setting.config, states[0]))
+                return self.chosen(trial, kept(setting.config, states[0]), partial(setting.table, states[0]))
             simulated = self._trial(setting, states[0])
             following = []
             if least is not None and trial.sqnr < least:

@@ -19,19 +19,20 @@ from .config import QConfig
 from .dataset import Batches
 from .judge import Judge, digest_of
 from .stages import Stages, stages
-from .table import fingerprint
+from .table import CalibrationTable, fingerprint
 from .trials import Journal, SearchReport, Trial
 
 BETTER = 0.05  # dB that a setting must gain to be kept
 MOST_PUT_BACK = 12
 
 Candidate = TypeVar("Candidate")
+MakeTable = Callable[[], CalibrationTable]
 
 
 @dataclass(frozen=True)
 class Controlled:
     """The result of a search. stages: of quantization with `config`, the one chosen, in which `equalize` and `smooth`
-    are no longer "auto"; report: what was tried."""
+    are no longer "auto", and with its calibration table `stages.table`; report: what was tried."""
 
     stages: Stages
     config: QConfig
@@ -63,19 +64,24 @@ class Search:
         self._last: tuple[QConfig, Stages] | None = None
 
     def integers(
-        self, described: str, config: QConfig, size: Callable[[Stages], Mapping[str, float]], **layers: tuple[str, ...]
+        self,
+        described: str,
+        config: QConfig,
+        size: Callable[[Stages], Mapping[str, float]],
+        table: MakeTable | None = None,
+        **layers: tuple[str, ...],
     ) -> Trial:
-        """What the integers of a configuration give. size, layers: further fields of the trial"""
+        """What the integers of a configuration give. table: makes its ranges, None: calibration does; size, layers:
+        further fields of the trial"""
 
         def measure() -> dict[str, Any]:
             started = time.perf_counter()
-            done = stages(self.module, None, self.data, config)
+            done = self._quantized(config, table)
             figures = self.judge.figures(compile_module(done.result))
-            self._last = config, done
             return {**figures, **size(done), "seconds": time.perf_counter() - started}
 
         self.show(f"integers: {described}")
-        figures, known = self.journal.value(["integers", repr(config)], measure)
+        figures, known = self.journal.value(["integers", repr(config), table is not None], measure)
         return self.noted(described, figures, compiled=True, repeated=known, **layers)
 
     def noted(self, described: str, figures: Mapping[str, Any], **about: Any) -> Trial:
@@ -87,12 +93,16 @@ class Search:
             self.report.trials.append(trial)
         return trial
 
-    def chosen(self, trial: Trial, config: QConfig) -> Controlled:
-        """The result, once its trial of integers is accurate enough."""
-        self.report.chosen = trial
+    def _quantized(self, config: QConfig, table: MakeTable | None) -> Stages:
+        """The stages of a configuration; the last ones are kept."""
         if self._last is None or self._last[0] != config:
-            self._last = config, stages(self.module, None, self.data, config)
-        return Controlled(self._last[1], config, self.report)
+            self._last = config, stages(self.module, None, self.data, config, None if table is None else table())
+        return self._last[1]
+
+    def chosen(self, trial: Trial, config: QConfig, table: MakeTable | None = None) -> Controlled:
+        """The result, once its trial of integers is accurate enough. table: as of `integers`"""
+        self.report.chosen = trial
+        return Controlled(self._quantized(config, table), config, self.report)
 
     def unreached(self, remedy: str = "") -> AccuracyError:
         """No trial is accurate enough."""

@@ -1,6 +1,7 @@
 """Accuracy control: goals are kept by the integers, and what was measured is not measured again."""
 
 import json
+import sys
 import warnings
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import qnn_ext
 from qnn_ext.errors import AccuracyError, QuantizationError, QuantizationWarning
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.quantize import QConfig, control, control_accuracy, quantize
+from qnn_ext.quantize.alternatives import SEEN, Choice
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.engines import shared_engines
 from qnn_ext.quantize.trials import JOURNAL
@@ -98,6 +100,32 @@ def test_16_bits_do_not_clip(module):
     clipped = sqnr(module, quantize(module, dataset=DATA, config=config))
     found = search(module, config, min_sqnr=40, keep="int16")
     assert clipped < 25 and sqnr(module, found.stages.result) >= 40
+
+
+def test_what_stays_in_8_bits_keeps_the_ranges_of_the_simulation(module, plain, monkeypatch):
+    """Whatever "auto" would choose for the rest of the model alone."""
+    choices = []
+
+    def choose(*args):
+        choices.append(SEEN if not choices else Choice("percentile", 90.0))
+        return choices[-1]
+
+    monkeypatch.setattr(sys.modules["qnn_ext.quantize.calibrate"], "choose_alternative", choose)
+    found = search(module, QConfig(target="x86-64", equalize=False, smooth=None), min_sqnr=plain + 4)
+    chosen = found.report.chosen
+    assert chosen.in_16_bits or chosen.in_float
+    activations = [one for name, one in found.stages.table.ranges.items() if not name.endswith(".weight")]
+    assert len(activations) > 2 and {one.method for one in activations} == {"minmax"}
+    simulated = [trial.sqnr for trial in found.report.trials if trial.setting == chosen.setting and not trial.compiled]
+    assert chosen.sqnr == pytest.approx(simulated[-1], abs=1)
+    again = quantize(module, table=found.stages.table, config=found.config)
+    np.testing.assert_array_equal(results(again), results(found.stages.result))
+
+
+def test_a_goal_that_only_float_reaches(module):
+    """Without products in 8 bits, sums are not quantized either: nothing is left to try."""
+    with pytest.raises(AccuracyError, match="no setting tried reaches SQNR of at least 70 dB"):
+        search(module, QConfig(target="x86-64"), min_sqnr=70)
 
 
 def test_a_small_share_in_8_bits_is_a_warning(module, plain):
