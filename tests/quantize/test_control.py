@@ -122,7 +122,7 @@ def test_what_stays_in_8_bits_keeps_the_ranges_of_the_simulation(module, plain, 
     np.testing.assert_array_equal(results(again), results(found.stages.result))
 
 
-def test_a_goal_that_only_float_reaches(module):
+def test_sums_alone_are_not_quantized(module):
     """Without products in 8 bits, sums are not quantized either: nothing is left to try."""
     with pytest.raises(AccuracyError, match="no setting tried reaches SQNR of at least 70 dB"):
         search(module, QConfig(target="x86-64"), min_sqnr=70)
