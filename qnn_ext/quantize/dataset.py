@@ -6,6 +6,7 @@ generators, which can be read only once, are kept in a temporary file for furthe
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import weakref
@@ -71,9 +72,10 @@ class Batches:
     def _nothing(self, rest: list[np.ndarray] | None) -> None:
         if rest is None:
             raise QuantizationError("the data set is empty: calibration needs at least one sample")
-        raise QuantizationError(
-            f"the data set has {rest[0].shape[0]} samples, but one batch of this model needs {self.inputs[0].shape[0]}"
+        found, needed = next(
+            (len(array), spec.shape[0]) for array, spec in zip(rest, self.inputs, strict=True) if spec.shape
         )
+        raise QuantizationError(f"the data set has {found} samples, but one batch of this model needs {needed}")
 
 
 class ShardedBatches(Batches):
@@ -113,7 +115,8 @@ def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
              the path of an .npy or .npz file (arrays by input name), or of a folder of such files or of photos
              an ImageFolder
              Shards: several of these
-    inputs:  of the model; larger batches are cut to theirs, a sample without batch dimension gets one
+    inputs:  of the model; larger batches are cut to theirs, a sample without batch dimension gets one, and a further
+             dimension in front counts batches. For a scalar there is one value, or one for each batch
 
     Raises QuantizationError at once for anything that is no data set, and while iterating for samples that do not fit.
     """
@@ -194,7 +197,8 @@ def plain_array(value: Any) -> np.ndarray:
 
 
 def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
-    """An array for the input, of its dtype and rank, with any batch size."""
+    """An array for the input, of its dtype and rank, with any batch size; for a scalar one value, or one for each
+    batch."""
     where = f"sample {index} of the data set, input {spec.name!r}"
     try:
         array = plain_array(value)
@@ -202,7 +206,10 @@ def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
         raise QuantizationError(f"{where}: not an array: {error}") from None
     if spec.shape and array.shape == spec.shape[1:]:
         array = array[None]
-    if array.ndim != len(spec.shape) or array.shape[1:] != spec.shape[1:]:
+    elif spec.shape and array.ndim == 1 + len(spec.shape) and array.shape[1:] == spec.shape:
+        array = array.reshape(-1, *spec.shape[1:])
+    right = array.ndim == len(spec.shape) and array.shape[1:] == spec.shape[1:] if spec.shape else array.ndim < 2
+    if not right:
         raise QuantizationError(f"{where} must have shape {_expected(spec)}, found {array.shape}")
     if array.dtype != spec.dtype:
         array = _converted(array, spec, where)
@@ -218,7 +225,7 @@ def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
 
 
 def _expected(spec: TensorSpec) -> str:
-    return f"({', '.join(('N', *map(str, spec.shape[1:])))})" if spec.shape else "()"
+    return f"({', '.join(('N', *map(str, spec.shape[1:])))})" if spec.shape else "() or (N,)"
 
 
 def _converted(array: np.ndarray, spec: TensorSpec, where: str) -> np.ndarray:
@@ -227,7 +234,7 @@ def _converted(array: np.ndarray, spec: TensorSpec, where: str) -> np.ndarray:
     if array.dtype.kind == "f" and wanted.kind == "f":
         with np.errstate(over="ignore"):
             return array.astype(wanted)
-    if array.dtype.kind in "iub" and wanted.kind in "iu":
+    if array.dtype.kind in "iub" and wanted.kind in "iub":
         converted = array.astype(wanted)
         if np.array_equal(converted, array):
             return converted
@@ -239,24 +246,33 @@ def _cut(
     arrays: list[np.ndarray], rest: list[np.ndarray] | None, inputs: Sequence[TensorSpec], index: int
 ) -> tuple[list[list[np.ndarray]], list[np.ndarray] | None]:
     """Batches of the model's size, and the rest, left over for the next item."""
-    if not all(spec.shape and spec.shape[0] for spec in inputs):
+    if any(spec.shape and not spec.shape[0] for spec in inputs):
         return [arrays], None
-    sizes = {array.shape[0] // spec.shape[0] for array, spec in zip(arrays, inputs, strict=True)}
-    if rest is not None:
-        arrays = [np.concatenate(pair) for pair in zip(rest, arrays, strict=True)]
+    pairs = list(zip(arrays, inputs, strict=True))
+    sizes = {len(array) // (spec.shape[0] if spec.shape else 1) for array, spec in pairs if array.ndim}
     if len(sizes) > 1:
-        found = ", ".join(f"{spec.name!r}: {array.shape[0]}" for array, spec in zip(arrays, inputs, strict=True))
+        found = ", ".join(f"{spec.name!r}: {len(array)}" for array, spec in pairs if array.ndim)
         raise QuantizationError(f"sample {index} of the data set: the inputs have different batch sizes ({found})")
-    whole = min(array.shape[0] // spec.shape[0] for array, spec in zip(arrays, inputs, strict=True))
-    pieces = [
-        [
-            np.ascontiguousarray(array[i * spec.shape[0] : (i + 1) * spec.shape[0]])
-            for array, spec in zip(arrays, inputs, strict=True)
+    if rest is not None:
+        arrays = [
+            np.concatenate([left, array]) if spec.shape else array
+            for left, (array, spec) in zip(rest, pairs, strict=True)
         ]
-        for i in range(whole)
-    ]
-    left = [array[whole * spec.shape[0] :] for array, spec in zip(arrays, inputs, strict=True)]
-    return pieces, left if left and left[0].shape[0] else None
+        pairs = list(zip(arrays, inputs, strict=True))
+    counts = [len(array) // spec.shape[0] for array, spec in pairs if spec.shape]
+    whole = min(counts) if counts else max(sizes, default=1)
+    pieces = [[_piece(array, spec, i) for array, spec in pairs] for i in range(whole)]
+    left = [array[whole * spec.shape[0] :] if spec.shape else array for array, spec in pairs]
+    more = any(len(array) for array, spec in zip(left, inputs, strict=True) if spec.shape)
+    return pieces, left if more else None
+
+
+def _piece(array: np.ndarray, spec: TensorSpec, index: int) -> np.ndarray:
+    """The part of an array for one batch."""
+    if spec.shape:
+        size = spec.shape[0]
+        return np.ascontiguousarray(array[index * size : (index + 1) * size])
+    return np.asarray(array[min(index, array.size - 1)]) if array.ndim else array
 
 
 def _count(items: Sequence[Any], inputs: Sequence[TensorSpec]) -> int | None:
@@ -268,7 +284,7 @@ def _count(items: Sequence[Any], inputs: Sequence[TensorSpec]) -> int | None:
         shape = getattr(value, "shape", None)
         if shape is None or not spec.shape or not spec.shape[0]:
             return None
-        samples += int(shape[0]) if len(shape) == len(spec.shape) else 1
+        samples += math.prod(map(int, shape[: max(0, 1 + len(shape) - len(spec.shape))]))
     return samples // spec.shape[0]
 
 

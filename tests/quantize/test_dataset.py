@@ -130,6 +130,39 @@ def test_several_inputs():
         list(batches({"ids": ids[:3], "x": DATA}, [X, IDS]))
 
 
+def test_a_dimension_in_front_counts_batches():
+    """As in a stack of what a recurrent model takes, whose batch is not its first dimension."""
+    state = TensorSpec("state", (2, 1, 3), "float32")
+    values = np.arange(24, dtype=np.float32).reshape(4, 2, 1, 3)
+    stream = batches({"state": values, "x": DATA[:, None]}, [state, X])
+    assert stream.count == 4
+    for index, (found, row) in enumerate(stream):
+        np.testing.assert_array_equal(found, values[index])
+        np.testing.assert_array_equal(row, DATA[index : index + 1])
+    two = TensorSpec("x", (2, 3), "float32")
+    np.testing.assert_array_equal(
+        np.stack([item[0] for item in batches(DATA.reshape(2, 2, 3), [two])]), [DATA[:2], DATA[2:]]
+    )
+
+
+def test_scalars_are_one_value_or_one_for_each_batch():
+    rate, flag = TensorSpec("rate", (), "int64"), TensorSpec("flag", (), "bool")
+    found = list(batches({"x": DATA, "rate": np.array(16000), "flag": np.array([0, 1, 1, 0])}, [rate, X, flag]))
+    assert [int(one[0]) for one in found] == [16000] * 4 and [bool(one[2]) for one in found] == [0, 1, 1, 0]
+    np.testing.assert_array_equal(np.concatenate([one[1] for one in found]), DATA)
+    assert all(one[0].dtype == np.int64 and one[2].dtype == bool and one[2].shape == () for one in found)
+    two = TensorSpec("x", (2, 3), "float32")
+    rows = [{"x": row, "rate": index} for index, row in enumerate(DATA)]
+    assert [(int(one[0]), one[1].shape) for one in batches(rows, [rate, two])] == [(1, (2, 3)), (3, (2, 3))]
+    assert [int(one[0]) for one in batches([3, 5], [rate])] == [3, 5]
+    with pytest.raises(QuantizationError, match=r"different batch sizes \('rate': 3, 'x': 4\)"):
+        list(batches({"x": DATA, "rate": np.arange(3)}, [rate, X]))
+    with pytest.raises(QuantizationError, match=r"'rate' must have shape \(\) or \(N,\), found \(1, 1\)"):
+        list(batches({"x": DATA, "rate": np.ones((1, 1), np.int64)}, [rate, X]))
+    with pytest.raises(QuantizationError, match="must be bool, found int64"):
+        list(batches({"x": DATA, "flag": np.array(2)}, [flag, X]))
+
+
 def test_integers_of_another_width():
     found = list(batches(np.array([[1, 2]], np.int32), [IDS]))
     assert found[0][0].dtype == np.int64

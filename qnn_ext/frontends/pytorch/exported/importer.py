@@ -327,9 +327,11 @@ class ProgramImporter:
         if name not in self.shapes:
             if any(isinstance(dim, str) for dim in dims):
                 text = ", ".join(map(str, dims))
+                fixed = [1 if isinstance(dim, str) else dim for dim in dims]
                 raise ShapeError(
-                    f"{self.source}: input '{name}' has the symbolic shape ({text}): fix it with "
-                    f"shapes={{{name!r}: (...)}} or example_inputs"
+                    f"{self.source}: input '{name}' has the symbolic shape ({text}): fix it, for example with "
+                    f"shapes={{{name!r}: {tuple(fixed)}}} or example_inputs, on the command line with --shape "
+                    f"{name}={','.join(map(str, fixed))}"
                 )
             return tuple(int(dim) for dim in dims)
         try:
