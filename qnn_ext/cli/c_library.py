@@ -1,10 +1,13 @@
-"""`qnn-ext compile --emit c`: its options, and what the commands say about the folder that it wrote."""
+"""`--emit c`: its options, and what the commands say about the folder that it wrote."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from ..errors import ArtifactError, QnnError
 from ..files.container import parse_json
@@ -16,6 +19,31 @@ if TYPE_CHECKING:
     from ..running.engine import Engine
 
 WEIGHTS = ("embedded", "file")
+
+
+def emit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds --emit, and what --emit c takes."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+_OPTIONS = (
+    click.option(
+        "--emit",
+        type=click.Choice(("qnn", "c")),
+        default="qnn",
+        show_default=True,
+        help="A .qnn file, or a C library: sources, object files and weights for programs without Python and TVM.",
+    ),
+    click.option("--name", help="What the C library's files and functions are named after. Default: MODEL's name."),
+    click.option(
+        "--weights",
+        type=click.Choice(WEIGHTS),
+        help="Where the C library's weights are: embedded in it, or in a file to map into memory. Default: embedded.",
+    ),
+    click.option("--shared", is_flag=True, help="Link the C library as a shared one, too."),
+)
 
 
 @dataclass(frozen=True)
@@ -41,12 +69,23 @@ class CLibrary:
         options = {"weights": self.names.weights or "embedded", "shared": self.names.shared, "threads": self.threads}
         self.exported = engine.export_c(self.folder, self.names.name, **options)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        assert self.exported is not None
+        return sum((self.folder / file).stat().st_size for file in self.exported.files)
+
+    def summary(self) -> dict[str, Any]:
+        """What was written, as JSON values."""
+        assert self.exported is not None
+        return {"name": self.exported.name, "files": list(self.exported.files), **self.exported.library.summary()}
+
     def report(self, engine: Engine, model: Path, seconds: float, as_json: bool) -> None:
         """Print what was written."""
         assert self.exported is not None
         exported, library = self.exported, self.exported.library
         if as_json:
-            print_json(_summary(exported, engine, model, seconds))
+            print_json(self._described(engine, model, seconds))
             return
         console = out()
         console.print(f"{model} → {self.folder}/: C library {exported.name}, {seconds:.1f} s", markup=False)
@@ -59,6 +98,17 @@ class CLibrary:
             console.print(
                 f"{len(engine.notes)} operators run in float: `qnn-ext inspect {model}` says why", markup=False
             )
+
+    def _described(self, engine: Engine, model: Path, seconds: float) -> dict[str, Any]:
+        return {
+            "model": str(model),
+            "output": str(self.folder),
+            "seconds": round(seconds, 3),
+            **self.summary(),
+            "inputs": [spec_data(spec) for spec in engine.inputs],
+            "outputs": [spec_data(spec) for spec in engine.outputs],
+            "notes": [note_data(note) for note in engine.notes],
+        }
 
 
 def c_library(
@@ -77,20 +127,6 @@ def c_library(
     if output.exists() and not output.is_dir():
         raise QnnError(f"{output}: is a file, and --emit c writes a folder")
     return CLibrary(output, names, threads)
-
-
-def _summary(exported: Exported, engine: Engine, model: Path, seconds: float) -> dict[str, Any]:
-    return {
-        "model": str(model),
-        "output": str(exported.folder),
-        "name": exported.name,
-        "files": list(exported.files),
-        "seconds": round(seconds, 3),
-        **exported.library.summary(),
-        "inputs": [spec_data(spec) for spec in engine.inputs],
-        "outputs": [spec_data(spec) for spec in engine.outputs],
-        "notes": [note_data(note) for note in engine.notes],
-    }
 
 
 # ---- inspect -----------------------------------------------------------------------------------------------------

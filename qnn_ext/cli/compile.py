@@ -18,7 +18,7 @@ from ..module import QnnModule
 from ..qparams import PRECISIONS
 from ..running.engine import Engine
 from ..running.model import target_name
-from .c_library import WEIGHTS, CNames, c_library
+from .c_library import CNames, c_library, emit_options
 from .common import (
     FILE,
     build_options,
@@ -51,13 +51,7 @@ if TYPE_CHECKING:
     help="Default: MODEL's name with .qnn, in the current folder; - is the standard output. With --emit c, the folder "
     "of the C library.",
 )
-@click.option(
-    "--emit",
-    type=click.Choice(("qnn", "c")),
-    default="qnn",
-    show_default=True,
-    help="A .qnn file, or a C library: sources, object files and weights for programs without Python and TVM.",
-)
+@emit_options
 @click.option(
     "--also",
     multiple=True,
@@ -65,13 +59,6 @@ if TYPE_CHECKING:
     help="Another shape that the .qnn file takes, over the same weights and states: of an input, or of several, with ; "
     "between them; or a file of the same model for another shape; or, with --signature, another one. Repeatable.",
 )
-@click.option("--name", help="What the C library's files and functions are named after. Default: MODEL's name.")
-@click.option(
-    "--weights",
-    type=click.Choice(WEIGHTS),
-    help="Where the C library's weights are: embedded in it, or in a file to map into memory. Default: embedded.",
-)
-@click.option("--shared", is_flag=True, help="Link the C library as a shared one, too.")
 @click.option("--tuning", type=FILE, help="Log of `qnn-ext tune`: use the best configurations recorded for the target.")
 @click.option(
     "--measure",

@@ -33,6 +33,7 @@ from ..quantize.trials import SearchReport
 from ..report import analysis_data, build_report, write_page
 from ..running.engine import Engine
 from . import progress
+from .c_library import CNames, c_library, emit_options
 from .common import (
     FILE,
     build_options,
@@ -180,8 +181,12 @@ class _Request:
     "--tokenizer", type=FILE, help="Of --perplexity, as `qnn-ext generate` takes it. Default: lines are tokens."
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Default: MODEL's name with .qnn, in the current folder."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Default: MODEL's name with .qnn, in the current folder. With --emit c, the folder of the C library.",
 )
+@emit_options
 @build_options
 @json_option
 def quantize(
@@ -202,15 +207,19 @@ def quantize(
     texts: Path | None,
     tokenizer: Path | None,
     output: Path | None,
+    emit: str,
+    name: str | None,
+    weights: str | None,
+    shared: bool,
     target: str,
     threads: int | None,
     importing: ImportOptions,
     as_json: bool,
     **flags: Any,
 ) -> None:
-    """Quantize a float MODEL to integers and compile it to one .qnn file.
+    """Quantize a float MODEL to integers and compile it to one .qnn file, or to a C library.
 
-    MODEL: .onnx, .tflite, PyTorch .pt2, or MXNet -symbol.json, in float32.
+    MODEL: .onnx, .tflite, PyTorch .pt2, TorchScript .pt, or MXNet -symbol.json, in float32 or float16.
 
     \b
     Examples:
@@ -220,6 +229,7 @@ def quantize(
       qnn-ext quantize model.onnx --table ranges.json --skip 'logits*'
       qnn-ext quantize model.onnx --data calibration.npz --min-sqnr 30 --work trials/
       qnn-ext quantize model.onnx --data calibration.npz --metric task.py:accuracy --max-drop 0.5
+      qnn-ext quantize model.onnx --data calibration.npz --emit c -o model/ --target cortex-m4
       qnn-ext quantize model.onnx --dynamic
       qnn-ext quantize model.pt2 --weight-only --bits 4 --group-size 32 --embeddings
       qnn-ext quantize model.pt2 --dynamic --bits 4 --group-size 32 --data tokens.npz --set weight_rounding=gptq
@@ -236,8 +246,12 @@ def quantize(
     measured = None if texts is None else read_texts(texts, tokenizer)
     request = _Request(source, judged, table, report, report_samples, min_sqnr, metric, max_drop, keep, work, measured)
     _check(request, config)
+    library = c_library(emit, output, model, CNames(name, weights, shared), threads or 1, None)
+    if library is not None and (report is not None or texts is not None):
+        raise QnnError(f"{'--report' if report is not None else '--perplexity'} runs the result: leave out --emit c")
     output = output or Path(model.with_suffix(".qnn").name)
-    check_compiled(output, [model, data, validation, table, importing.params], as_json)
+    if library is None:
+        check_compiled(output, [model, data, validation, table, importing.params], as_json)
     if data is not None and table is not None:
         check_output(table, [model, data, validation, importing.params])
     started = time.perf_counter()
@@ -245,9 +259,13 @@ def quantize(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", QuantizationWarning)
         done, analysis, written, search = _quantize(module, config, request, model.name)
-    with destination(output) as place:
-        engine = compile_model(done.result, target, threads, partial(Engine.save, path=place))
-        size = place.stat().st_size
+    if library is not None:
+        engine = compile_model(done.result, target, threads or 1, library.write, code=False)
+        size = library.size
+    else:
+        with destination(output) as place:
+            engine = compile_model(done.result, target, threads, partial(Engine.save, path=place))
+            size = place.stat().st_size
     if report is not None:
         about = build_report(engine, done.result, analysis_data(analysis, config), name=model.name)
         write_page(report / "page.html", [about], model.name)
@@ -266,6 +284,7 @@ def quantize(
         "written": [str(path) for path in written],
         "analysis": None if analysis is None else to_json(analysis),
         "search": None if search is None else search_to_json(search),
+        "library": None if library is None else library.summary(),
         "perplexity": None
         if measured is None
         else perplexities(measured, compile_model(module, target, threads), engine),

@@ -464,10 +464,10 @@ class _Search(Search):
 
     def _applies(self, setting: _Setting, field: str) -> bool:
         """Whether there is anything for equalization and smoothing to do."""
-        folded = setting._stages["fold"] if field in ("equalize", "smooth") else None
-        if folded is None:
+        if field not in ("equalize", "smooth"):
             return True
-        return bool(groups_of(folded.ir["main"]) if field == "equalize" else smoothed_groups(folded))
+        plain = folded(self.module, setting.config, self._data)
+        return bool(groups_of(plain.ir["main"]) if field == "equalize" else smoothed_groups(plain))
 
     def _setting(self, name: str, config: QConfig) -> _Setting:
         return _Setting(name, config, self.module, self._data)

@@ -32,7 +32,7 @@ def export_library(executable: Any, path: str, architecture: str) -> CodeSize | 
     if not backend_of_architecture(architecture).concurrent:
         raise ArtifactError(
             f"{architecture}: a .qnn file's code is a shared library, which needs an operating system: make a C "
-            "library with export_c, or with qnn-ext compile --emit c -o DIR"
+            "library with export_c, or with --emit c -o DIR"
         )
     command = cross_compiler(architecture)
     linker = command or _own_compiler()

@@ -61,6 +61,25 @@ def test_a_table_in_place_of_data(quantized, cli, tmp_path):
     np.testing.assert_array_equal(one(images[:20]), two(images[:20]))
 
 
+def test_a_c_library(quantized, cli, tmp_path):
+    """For a microcontroller, which has no other way to take a model."""
+    options = ["--table", quantized / "ranges.json", "--emit", "c", "--target", "cortex-m4"]
+    code, out, _ = cli("quantize", MODEL, *options, "--name", "digits", "-o", tmp_path / "digits", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["integer_share"] == 1
+    assert data["library"]["name"] == "digits"
+    assert [one["target"]["mcpu"] for one in data["library"]["variants"]] == ["cortex-m4"]
+    written = {path.name: path.stat().st_size for path in (tmp_path / "digits").iterdir()}
+    assert {"digits.h", "libdigits.a"} <= written.keys()
+    assert data["bytes"] == sum(written[name] for name in data["library"]["files"])
+    for more, message in (
+        ([], "name it with -o DIR"),
+        (["-o", tmp_path, "--report", tmp_path / "r"], "leave out --emit c"),
+    ):
+        code, _, err = cli("quantize", MODEL, "--data", CALIBRATION, "--emit", "c", *more)
+        assert code == 1 and message in err
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_required_accuracy(as_json, cli, tmp_path):
