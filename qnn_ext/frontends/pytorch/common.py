@@ -24,7 +24,8 @@ def example_values(
 ) -> list[Any]:
     """One example per input in model order: tensors as torch tensors, anything else as given.
 
-    example_inputs: a tuple or dict of arrays, tensors or plain Python values; a lone tensor for a lone input
+    example_inputs: a tuple or dict of arrays, tensors, lists or dictionaries of them, or plain Python values; a lone
+                    tensor for a lone input
     shapes:         name -> shape, or one shape per input; stands for float32 zeros
 
     Raises ShapeError when what is given does not fit the model's inputs.
@@ -65,6 +66,11 @@ def _as_tensor(value: Any) -> Any:
     torch = import_torch()
     if isinstance(value, np.ndarray):
         return torch.from_numpy(np.ascontiguousarray(value).copy())
+    if isinstance(value, Mapping):
+        return {key: _as_tensor(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        items = [_as_tensor(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
     return value
 
 

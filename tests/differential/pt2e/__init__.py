@@ -47,6 +47,8 @@ aten.where.default torchvision.nms.default
 VALUES = "a float operator: tests/frontends/pytorch/exported/test_operators.py compares it with PyTorch"
 OF_VALUES = """
 aten._embedding_bag.default aten._embedding_bag_forward_only.default aten.adaptive_max_pool3d.default
+aten.all.default aten.all.dim aten.all.dims aten.any.default aten.any.dim aten.any.dims aten.mH.default
+aten.celu.default aten.upsample_bilinear2d.vec aten.upsample_bicubic2d.vec
 aten._upsample_bicubic2d_aa.default aten._upsample_bilinear2d_aa.default aten.histc.default
 aten.repeat_interleave.Tensor aten.unfold.default transformers.grouped_mm_fallback.default
 """

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from ....errors import ModelFormatError, QnnError, UnsupportedOperatorError
+from .decompositions import OWN
 
 _FAILED = re.compile(r"While executing %(?P<name>\S+) : .*?call_function\[target=(?:torch\.ops\.)?(?P<target>[^\]]+)\]")
 _ROUNDS = 4  # a decomposition may itself contain operators that must be decomposed
@@ -26,7 +27,7 @@ def prepared(
 ) -> torch.export.ExportedProgram:
     """The program itself wherever possible, else its functional form with what is not supported decomposed."""
     for _ in range(_ROUNDS):
-        table = _decompositions(program.graph, is_supported)
+        table = _decompositions(program.graph_module, is_supported)
         if not table and not _has_visible_mutation(program.graph):
             return program
         try:
@@ -51,14 +52,16 @@ def _refusal(source: str, table: Mapping[Any, Any], error: Exception) -> QnnErro
     )
 
 
-def _decompositions(graph: fx.Graph, is_supported: Callable[[fx.Node], bool]) -> dict[Any, Any]:
-    """Operator -> PyTorch's decomposition, for those without a converter."""
-    missing = {node.target for node in graph.nodes if node.op == "call_function" and not is_supported(node)}
+def _decompositions(module: fx.GraphModule, is_supported: Callable[[fx.Node], bool]) -> dict[Any, Any]:
+    """Operator -> PyTorch's decomposition, for those without a converter, in the graphs of branches and loops too."""
+    nodes = [node for part in module.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes]
+    missing = {node.target for node in nodes if node.op == "call_function" and not is_supported(node)}
     operators = [target for target in missing if isinstance(target, torch._ops.OpOverload)]
     if not operators:
         return {}
-    known = torch.export.default_decompositions()
-    return {target: known[target] for target in operators if target in known}
+    known = {**torch.export.default_decompositions(), **OWN}
+    composite = {target: target.decompose for target in operators if target._can_decompose()}
+    return {**composite, **{target: known[target] for target in operators if target in known}}
 
 
 def is_mutable(node: fx.Node) -> bool:

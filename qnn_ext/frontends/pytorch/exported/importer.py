@@ -34,14 +34,15 @@ from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, check_parts, fold, inner_tensor, loses_integers
+from .control_flow import converter_of
 from .functional import prepared
 from .registry import CONVERTERS
 from .run_time_sizes import convert_with_sizes
 from .values import array_of, dtype_name, is_any_of
 
 _NO_EFFECT = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range", "_guards_fn")
-# TVM's: corners rounded instead of cut off; slices as copies
-_WRONG_IN_TVM = ("upsample_nearest2d.vec", "as_strided.default")
+# TVM's: slices as copies; places of one axis
+_WRONG_IN_TVM = ("as_strided.default", "take.default")
 _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
@@ -146,7 +147,8 @@ class ProgramImporter:
         """Convert the live nodes of a graph; returns the resolved arguments of its output node."""
         for node in module.graph.nodes:
             if node.op == "output":
-                return [self.resolve(arg) for arg in node.args[0]]
+                results = node.args[0]
+                return [self.resolve(arg) for arg in (results if isinstance(results, (list, tuple)) else [results])]
             if node not in live or node.op == "placeholder":
                 continue
             with self._at(node):
@@ -179,6 +181,11 @@ class ProgramImporter:
         if is_any_of(name, _INLINED):
             self._values[node] = self._inline(node)
             return
+        on_graphs = converter_of(node)
+        if on_graphs is not None:
+            operands = [arg if self._is_graph(arg) else self.resolve(arg) for arg in node.args]
+            self._bind(node, on_graphs(self._run_graph, self.assembly, *operands))
+            return
         if name == INNER_TENSOR:
             self._bind(node, inner_tensor(self._values, node))
             return
@@ -205,7 +212,8 @@ class ProgramImporter:
     def _is_supported(self, node: fx.Node) -> bool:
         name = target_name(node)
         known = name in CONVERTERS or _out_of_place(name) in CONVERTERS or name in ("getitem", INNER_TENSOR)
-        return known or is_any_of(name, _NO_EFFECT + _INLINED) or self._is_left_to_tvm(node)
+        inside = is_any_of(name, _NO_EFFECT + _INLINED) or converter_of(node) is not None
+        return known or inside or self._is_left_to_tvm(node)
 
     def _is_left_to_tvm(self, node: fx.Node) -> bool:
         """Whether TVM's own importer converts the node correctly: not what it gets wrong, nothing random."""
@@ -259,6 +267,16 @@ class ProgramImporter:
                 self._values.tensors[inner] = self._values.tensors[arg]
             else:
                 self._values[inner] = self._values[arg]
+        return self._walk(module, _live_nodes(module.graph))
+
+    def _run_graph(self, graph: fx.Node, operands: Sequence[Any]) -> list[Any]:
+        """The results of a graph that is an operand, for these values."""
+        module = self._values.tensors[graph]
+        for inner in module.graph.nodes:  # of an earlier round
+            self._values.pop(inner, None)
+            self._values.tensors.pop(inner, None)
+        places = [inner for inner in module.graph.nodes if inner.op == "placeholder"]
+        self._values.update(zip(places, operands, strict=True))
         return self._walk(module, _live_nodes(module.graph))
 
     def _is_graph(self, arg: Any) -> bool:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
@@ -21,6 +22,7 @@ from ...assembly import Assembly
 from ...bound import bound_value, check_bound
 from ...building import blaming, distinct
 from ...data_dependent import trimmed
+from ...loops import branch
 from ..common import example_values, import_torch
 from . import (
     converters,  # noqa: F401  (fills the registry)
@@ -28,11 +30,12 @@ from . import (
 )
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
-from .plumbing import ARITHMETIC, QUESTIONS, attribute, structural
-from .registry import CONSTANTS, CONVERTERS
+from .plumbing import ARITHMETIC, CONTAINERS, QUESTIONS, attribute, structural
+from .registry import CONSTANTS, CONVERTERS, TAKES
 from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number, sources
 from .values import (
     BatchSizes,
+    Decision,
     PackedData,
     Reference,
     Traced,
@@ -51,6 +54,12 @@ OF_PACKED_DATA = frozenset((
     "aten::_pad_packed_sequence", "aten::dim", "aten::gru", "aten::lstm", "aten::quantized_gru",
     "aten::quantized_lstm", "aten::rnn_relu", "aten::rnn_tanh", "prim::device", "prim::dtype",
 ))  # fmt: skip
+OF_ELEMENTS = ("aten::Bool", "aten::Float", "aten::Int", "aten::ScalarImplicit", "aten::FloatImplicit", "aten::item")
+DECISIONS: dict[str, Callable[..., relax.Expr]] = {
+    "aten::__not__": relax.op.logical_not,
+    "aten::__and__": relax.op.logical_and,
+    "aten::__or__": relax.op.logical_or,
+}
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
@@ -106,6 +115,13 @@ def quantized_engine(engine: str) -> Iterator[None]:
         torch.backends.quantized.engine = before
 
 
+def _chosen_value(value: Any) -> relax.Expr:
+    """A result of a branch, as an expression."""
+    if isinstance(value, Traced):
+        return value.expr
+    return constant(np.bool_(value)) if isinstance(value, bool) else constant_of(value)
+
+
 def _is_batch_size(kind: str, operands: list[Any]) -> bool:
     """Whether it is the number of packed sequences, of which each has a first step."""
     return kind == "aten::select" and isinstance(operands[0], BatchSizes) and operands[1:] == [0, 0]
@@ -125,6 +141,7 @@ class Importer:
         self._traced: list[Traced] = []
         self._overwritten: list[Any] = []  # constants that an in-place operator changed
         self._held: list[Any] = []  # tensors that the model keeps between calls
+        self._outer: set[int] | None = None  # within a branch chosen at run time: what there was before, by id
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -137,18 +154,13 @@ class Importer:
         free = [name for name in names if name not in constants]
         examples = dict(zip(free, example_values(example_inputs, shapes, free), strict=True))
         self._environment[owner.debugName()] = Reference(self.module, "")
-        specs = []
+        specs: list[TensorSpec] = []
         for parameter, name in zip(parameters, names, strict=True):
             if name in constants:
                 value = self._bound(parameter, name, constants[name])
                 self._environment[parameter.debugName()] = value
                 continue
-            value = example = examples[name]
-            if isinstance(example, self._torch.Tensor):
-                spec = self._input_spec(name, example)
-                specs.append(spec)
-                value = self._new_traced(example.detach(), self.assembly.input(name, spec.shape, spec.dtype))
-            self._environment[parameter.debugName()] = value
+            self._environment[parameter.debugName()] = self._input(name, examples[name], specs)
         if not specs:
             raise ShapeError(f"{self.source}: the model takes no tensor as input, so there is nothing to compile")
         outputs: list[tuple[TensorSpec, relax.Expr]] = []
@@ -164,6 +176,19 @@ class Importer:
         ir = self.assembly.module(walk)
         notes = tuple(dict.fromkeys(self.assembly.notes))
         return QnnModule(ir, tuple(specs), tuple(spec for spec, _ in outputs), notes=notes, source=self.source)
+
+    def _input(self, name: str, example: Any, specs: list[TensorSpec]) -> Any:
+        """The value of an input: each tensor is an input of the module, those in lists, tuples and dictionaries too."""
+        if isinstance(example, Mapping):
+            return {key: self._input(f"{name}_{key}", item, specs) for key, item in example.items()}
+        if isinstance(example, (list, tuple)):
+            items = [self._input(f"{name}_{index}", item, specs) for index, item in enumerate(example)]
+            return items if isinstance(example, list) else tuple(items)
+        if not isinstance(example, self._torch.Tensor):
+            return example
+        *_, name = distinct([*(spec.name for spec in specs), name])
+        specs.append(self._input_spec(name, example))
+        return self._new_traced(example.detach(), self.assembly.input(name, specs[-1].shape, specs[-1].dtype))
 
     def _bound(self, parameter: Any, name: str, value: Any) -> Any:
         """The value of a bound input: a tensor where the model takes one, else as given."""
@@ -200,6 +225,9 @@ class Importer:
             if self._is_overwritten(value):
                 raise self._overwriting_error("the result")
             example, expr = value, constant(array_of(value))
+        elif isinstance(value, (bool, int, float)):
+            example = self._torch.tensor(value)
+            expr = constant(array_of(example))
         else:
             raise UnsupportedOperatorError(f"{self.source}: output {index} is {type(value).__name__}, not a tensor")
         expr, axes = trimmed(self._sizes, expr)
@@ -212,6 +240,8 @@ class Importer:
                 self._branch(node)
             elif kind == "prim::Loop":
                 self._loop(node)
+            elif kind == "prim::fork":
+                self._fork(node)
             else:
                 self._bind(node, self._evaluate(node, kind))
 
@@ -240,6 +270,8 @@ class Importer:
                 return [self._is_instance(node, operands[0])]
             if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
                 return list(operands[0])
+            if kind in CONTAINERS and self._outer is not None:
+                self._check_inside(node, operands[:1])
             handled, result = structural(kind, operands)
             if handled:
                 return [result] if node.outputsSize() == 1 else []
@@ -253,8 +285,13 @@ class Importer:
 
     def _operator(self, node: Any, kind: str, operands: list[Any]) -> Sequence[Any]:
         depends = any(True for _ in traced_in(operands))
+        decision = self._decision(node, kind, operands)
+        if decision is not None:
+            return [decision]
         self._check_packed(node, kind, operands)
         in_place = kind.endswith("_") and not kind.endswith("__")
+        if in_place and isinstance(operands[0], Traced):
+            self._check_inside(node, [operands[0]])
         if in_place and isinstance(operands[0], self._torch.Tensor):
             self._check_not_held(node, operands[0])
         run = partial(evaluate, node, is_constant=False)
@@ -297,11 +334,13 @@ class Importer:
         return [self._result(example, v) for example, v in zip(examples, values, strict=True)]
 
     def _converter(self, node: Any, kind: str, operands: list[Any]) -> Callable[[Node], Any] | None:
-        """The operator's own converter, unless it takes an argument as a constant that is computed here."""
-        constants = CONSTANTS.get(kind)
-        arguments = self._arguments(node, operands) if constants else {}
-        computed = any(isinstance(arguments.get(name), Traced) for name in constants or ())
-        return None if computed else CONVERTERS.get(kind)
+        """The operator's own converter, unless it takes an argument as a constant that is computed here, or is not for
+        such arguments."""
+        constants, takes = CONSTANTS.get(kind), TAKES.get(kind)
+        arguments = self._arguments(node, operands) if constants or takes else {}
+        if any(isinstance(arguments.get(name), Traced) for name in constants or ()):
+            return None
+        return CONVERTERS.get(kind) if takes is None or takes(plain(arguments)) else None
 
     def _check_packed(self, node: Any, kind: str, operands: list[Any]) -> None:
         """The number of packed rows is the example's, but not that of other inputs."""
@@ -395,9 +434,102 @@ class Importer:
 
     def _branch(self, node: Any) -> None:
         (condition,) = self._operands(node)
-        taken = list(node.blocks())[0 if self._known(node, condition) else 1]
+        blocks = list(node.blocks())
+        if isinstance(condition, Decision):
+            raising = [any(inner.kind() == "prim::RaiseException" for inner in block.nodes()) for block in blocks]
+            if not any(raising):
+                with blaming(lambda: where(node)):
+                    self._bind(node, self._chosen(condition, blocks))
+                return
+            taken = blocks[0 if raising[1] else 1]  # a check, which the module leaves out
+        else:
+            taken = blocks[0 if self._known(node, condition) else 1]
         self._walk(taken)
         self._bind(node, [self._environment[output.debugName()] for output in taken.outputs()])
+
+    def _chosen(self, condition: Decision, blocks: Sequence[Any]) -> list[Any]:
+        """The results of one block or the other, which is known at run time. What they change must be their own."""
+        results: list[list[Any]] = []
+        kinds = (Traced, self._torch.Tensor, bool)
+
+        def run(block: Any) -> list[relax.Expr]:
+            outer, self._outer, count = self._outer, set(map(id, self._environment.values())), len(self._traced)
+            self._walk(block)
+            self._outer = outer
+            del self._traced[count:]
+            results.append([self._environment[output.debugName()] for output in block.outputs()])
+            return [_chosen_value(value) for value in results[-1] if isinstance(value, kinds)]
+
+        found = iter(branch(self.assembly, condition.expr, *(partial(run, block) for block in blocks)))
+        return [self._either(one, other, condition.example, found) for one, other in zip(*results, strict=True)]
+
+    def _either(self, one: Any, other: Any, first: bool, found: Iterator[relax.Expr]) -> Any:
+        """A result of two blocks of which the example takes the first or the second."""
+        truths, tensors = (Decision, bool), (Traced, self._torch.Tensor)
+        if isinstance(one, truths) and isinstance(other, truths):
+            truth = next(found)
+            known = isinstance(one, bool) and one is other
+            return one if known else Decision(bool(plain(one if first else other)), truth)
+        if isinstance(one, tensors):
+            examples = [plain(one), plain(other)]
+            if isinstance(one, Count) or not isinstance(other, tensors) or isinstance(other, truths):
+                raise UnsupportedOperatorError("a branch chosen at run time returns a number, the other one a tensor")
+            if qparams_of(examples[0]) != qparams_of(examples[1]):
+                raise UnsupportedOperatorError("the branches of a condition return tensors of different QParams")
+            return self._new_traced(examples[0 if first else 1], next(found))
+        if type(one) is not type(other) or one != other or any(traced_in(one)):
+            raise UnsupportedOperatorError(
+                "the branches of a condition computed at run time return different numbers, or lists of tensors; "
+                "only tensors may differ"
+            )
+        return one
+
+    def _check_inside(self, node: Any, values: Sequence[Any]) -> None:
+        """Raises UnsupportedOperatorError where a branch chosen at run time changes what was there before."""
+        if self._outer is None:
+            return
+        for value in values:
+            shared = isinstance(value, Traced) and any(
+                overlap(one.example, value.example) for one in self._traced if id(one) in self._outer
+            )
+            if shared or id(value) in self._outer:
+                raise UnsupportedOperatorError(
+                    f"{where(node)}: changes a tensor or list within a branch that is chosen at run time; let the "
+                    "branch return the new value"
+                )
+
+    def _decision(self, node: Any, kind: str, operands: Sequence[Any]) -> Decision | None:
+        """The truth of a tensor's only element, or what follows from such. None for all other operators."""
+        decided = [value for value in operands if isinstance(value, Decision)]
+        if not decided:
+            value = operands[0] if operands else None
+            if kind not in OF_ELEMENTS or not isinstance(value, Traced) or isinstance(value, (Count, BatchSizes)):
+                return None
+            if kind == "aten::Bool" and value.example.numel() == 1 and value.example.dtype == self._torch.bool:
+                scalar = self.assembly.emit(relax.op.reshape(value.expr, []))
+                return Decision(bool(value.example), scalar)
+            if kind == "aten::item" or self._sizes.of(value.expr):
+                return None
+        if kind in DECISIONS:
+            others = [one.expr if isinstance(one, Decision) else constant(np.bool_(one)) for one in operands]
+            return Decision(
+                bool(evaluate(node, [plain(one) for one in operands], is_constant=False)),
+                self.assembly.emit(DECISIONS[kind](*others)),
+            )
+        raise UnsupportedOperatorError(
+            f"{where(node)}: makes a number of a tensor's values, or decides by them, which are not known at "
+            "import; trace the model with torch.jit.trace, which keeps the example's, or leave this part out of it"
+        )
+
+    def _fork(self, node: Any) -> None:
+        """What runs beside the rest is computed at its place."""
+        inner = node.g("Subgraph")
+        self._torch._C._jit_pass_inline(inner)
+        for place, value in zip(inner.inputs(), self._operands(node), strict=True):
+            self._environment[place.debugName()] = value
+        self._walk(inner)
+        results = [self._environment[output.debugName()] for output in inner.outputs()]
+        self._bind(node, results if len(results) == 1 else [tuple(results)])
 
     def _loop(self, node: Any) -> None:
         trips, condition, *carried = self._operands(node)

@@ -91,6 +91,7 @@ STRUCTURE: dict[str, Callable[[Sequence[Any]], Any]] = {
     "prim::annotate": lambda values: values[0],
     "prim::RaiseException": _raise,
     "prim::Print": _print,
+    "aten::wait": lambda values: values[0],
     "aten::warn": _print,
     # what runs the model: a script, for inference, whatever this process does
     "aten::_get_tracing_state": lambda values: False,
@@ -143,6 +144,9 @@ HOLDERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "aten::get": lambda values: values[0].get(*values[1:]),
     "aten::len": lambda values: len(values[0]),
     "aten::list": lambda values: list(values[0]),
+    "aten::slice": lambda values: values[0][slice(*map(_fixed, values[1:]))],
+    "aten::add": lambda values: values[0] + values[1],
+    "aten::mul": lambda values: values[0] * _fixed(values[1]),
 }
 
 
@@ -154,7 +158,7 @@ def structural(kind: str, values: Sequence[Any]) -> tuple[bool, Any]:
         return False, None
     if kind in CONTAINERS:
         return True, CONTAINERS[kind](values)
-    if kind in HOLDERS and (isinstance(values[0], dict) or any(traced_in(values[0]))):
+    if kind in HOLDERS and (isinstance(values[0], dict) or any(traced_in(values))):
         return True, HOLDERS[kind](values)
     return False, None
 

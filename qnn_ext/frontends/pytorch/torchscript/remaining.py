@@ -10,13 +10,24 @@ from typing import Any
 from tvm import relax
 
 from ....errors import UnsupportedOperatorError
+from ....qparams import QParams
 from ...assembly import Assembly
 from ..common import import_torch
+from .formulas import quantize
 from .node import Node
 from .run_time_sizes import Count, Examples, sources
-from .values import Traced, flattened, plain
+from .values import Traced, flattened, plain, qparams_of
 
 SPACES = ("aten::", "torchvision::")
+
+# Of quantized tensors: what moves or compares values does so to their integers, without regard to scale and zero point
+_ON_INTEGERS = frozenset((
+    "argsort", "atleast_1d", "atleast_2d", "atleast_3d", "column_stack", "diagonal", "dstack", "fliplr", "flipud",
+    "hstack", "max_pool3d", "msort", "repeat_interleave", "rot90", "row_stack", "sort", "take", "take_along_dim",
+    "tile", "unfold", "vstack",
+))  # fmt: skip
+# and what PyTorch computes of the dequantized values, and quantizes as they were
+_IN_FLOAT = frozenset(("std",))
 
 
 def is_convertible(name: str, overload: str) -> bool:
@@ -52,10 +63,8 @@ class Remaining:
         found = [value for value in found if isinstance(plain(value), torch.Tensor)]
         self._is_read = read
         self._tensors = list({id(value): value for value in [*found, *sources(values)]}.values())
-        if any(plain(value).is_quantized for value in self._tensors):
-            raise UnsupportedOperatorError(
-                f"{where()}: operator {name} is not supported for quantized tensors; dequantize them before"
-            )
+        self._qparams = _common_qparams(name, [plain(value) for value in self._tensors], where)
+        self._on_integers = name.split("::")[1] in _ON_INTEGERS
 
         def run(*operands: Any) -> Any:
             given = dict(zip(map(id, self._tensors), operands, strict=True))
@@ -63,7 +72,7 @@ class Remaining:
             return result if all(read) else self._read(result)
 
         like = Examples(assembly.builder.sizes)
-        examples = [like.of(value, plain(value).detach()) for value in self._tensors]
+        examples = [like.of(value, self._example(plain(value).detach())) for value in self._tensors]
         self._program = OperatorProgram(assembly, run, examples, where())
 
     def convert(self, node: Node) -> list[relax.Expr | None]:
@@ -73,12 +82,44 @@ class Remaining:
         if not all(value is None or isinstance(value, torch.Tensor) for value in results):
             raise node.unsupported("a result that is no tensor, but depends on the values of one")
         node.note("an operator that the model does not quantize")
-        found = self._program.results([value.expr if isinstance(value, Traced) else None for value in self._tensors])
-        remaining = iter(found)
-        return [None if value is None else next(remaining) for value in results]
+        if any(qparams_of(value) not in (None, self._qparams) for value in results):
+            raise node.unsupported("a result whose scale or zero point is not the operand's")
+        operands = [self._operand(node, value) if isinstance(value, Traced) else None for value in self._tensors]
+        remaining = iter(self._program.results(operands))
+        return [None if value is None else self._as_result(node, next(remaining)) for value in results]
+
+    def _example(self, tensor: Any) -> Any:
+        """What the operator takes of a tensor: the integers of a quantized one, or its values."""
+        if not tensor.is_quantized:
+            return tensor
+        return tensor.int_repr() if self._on_integers else tensor.dequantize()
+
+    def _operand(self, node: Node, value: Traced) -> relax.Expr:
+        source = qparams_of(value.example)
+        return value.expr if source is None or self._on_integers else node.dequantize(value.expr, source)
+
+    def _as_result(self, node: Node, value: relax.Expr) -> relax.Expr:
+        return value if self._qparams is None or self._on_integers else quantize(node, value, self._qparams)
 
     def _read(self, results: Sequence[Any]) -> list[Any]:
         return [result if read else None for result, read in zip(results, self._is_read, strict=True)]
+
+
+def _common_qparams(name: str, tensors: Sequence[Any], where: Callable[[], str]) -> QParams | None:
+    """The QParams of all quantized operands, None if there is none. Raises UnsupportedOperatorError where the operator
+    is not for such, or they differ."""
+    found = [qparams for qparams in map(qparams_of, tensors) if qparams is not None]
+    if not found:
+        return None
+    if name.split("::")[1] not in _ON_INTEGERS | _IN_FLOAT:
+        raise UnsupportedOperatorError(
+            f"{where()}: operator {name} is not supported for quantized tensors; dequantize them before"
+        )
+    if any(qparams != found[0] for qparams in found):
+        raise UnsupportedOperatorError(
+            f"{where()}: operator {name} of tensors with different scales or zero points; dequantize them before"
+        )
+    return found[0]
 
 
 def _replaced(value: Any, given: dict[int, Any]) -> Any:

@@ -50,6 +50,11 @@ class BatchSizes(Traced):
     lengths: relax.Expr | None = None
 
 
+@dataclass(eq=False)
+class Decision(Traced):
+    """Whether a condition holds that a script computes from values: `example` is a bool, `expr` a bool scalar."""
+
+
 @dataclass(frozen=True)
 class Reference:
     """A module, or an object that a module holds, with its path from the model."""
@@ -127,8 +132,14 @@ def dtype_name(tensor: Any) -> str:
 
 
 def array_of(tensor: Any) -> np.ndarray:
-    """The values of a torch tensor, or the integers of a quantized one, as an array."""
+    """The values of a torch tensor, or the integers of a quantized one, as an array. Raises UnsupportedOperatorError
+    for dtypes that NumPy lacks."""
     tensor = tensor.detach()
+    if dtype_name(tensor).startswith(("bfloat16", "float8")):
+        raise UnsupportedOperatorError(
+            f"a constant of dtype {tensor.dtype}; call model.float() before the model is traced, without autocast, or "
+            "export it with torch.export, whose programs are computed in float32"
+        )
     return np.array((tensor.int_repr() if tensor.is_quantized else tensor).numpy(), order="C")
 
 

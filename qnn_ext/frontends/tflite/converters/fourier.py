@@ -35,9 +35,9 @@ def convert_rfft2d(node: Node) -> ComplexValue:
     missing = [(0, length - size) for size, length in zip(fitted, lengths, strict=True)]
     data = pad_constant(node, data, [(0, 0)] * (len(shape) - 2) + missing, 0.0)
     wide = node.emit(relax.op.astype(data, "float64"))
-    real, imaginary = (_product(node, wide, table) for table in _exponentials(node, width, width // 2 + 1))
+    real, imaginary = (_product(node, wide, constant(table)) for table in exponentials(node, width, width // 2 + 1))
     if height > 1:
-        cosines, sines = _exponentials(node, height, height)
+        cosines, sines = map(constant, exponentials(node, height, height))
         real, imaginary = (
             node.emit(relax.op.subtract(_product(node, cosines, real), _product(node, sines, imaginary))),
             node.emit(relax.op.add(_product(node, cosines, imaginary), _product(node, sines, real))),
@@ -47,7 +47,7 @@ def convert_rfft2d(node: Node) -> ComplexValue:
     return ComplexValue(*(node.emit(relax.op.astype(part, "float32")) for part in (real, conjugate)))
 
 
-def _exponentials(node: Node, length: int, count: int) -> tuple[relax.Expr, relax.Expr]:
+def exponentials(node: Node, length: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """cos and sin of 2π k n / length for n < length and k < count, exact at multiples of a right angle."""
     charge(check_elements(node, (2, length, count), "folded"), node.label)
     turns = np.arange(length)
@@ -57,7 +57,7 @@ def _exponentials(node: Node, length: int, count: int) -> tuple[relax.Expr, rela
     cosine = np.where(right, np.rint(np.cos(angle)), np.cos(angle))
     sine = np.where(right, np.rint(np.sin(angle)), np.sin(angle))
     products = np.outer(turns, turns[:count]) % length
-    return constant(cosine[products]), constant(sine[products])
+    return cosine[products], sine[products]
 
 
 def _product(node: Node, first: relax.Expr, second: relax.Expr) -> relax.Expr:

@@ -94,8 +94,56 @@ def test_the_number_of_uneven_windows_is_limited():
     """Each is an operator of its own: a file must not ask for millions."""
     x = torch.quantize_per_tensor(torch.zeros(1, 1, 8, 8), 0.1, 0, torch.quint8)
     model = torch.jit.trace(torch.nn.AdaptiveAvgPool2d((3, 100_000)).eval(), x)
-    with pytest.raises(LimitError, match=r"adaptive_avg_pool2d.*takes 300,000 steps.*--limit unrolled="):
+    with pytest.raises(LimitError, match=r"adaptive_avg_pool2d.*takes 100,003 steps.*--limit unrolled="):
         from_pytorch(model, (x,))
+
+
+@pytest.mark.sampled("engine")
+@pytest.mark.parametrize("options", [(2, 1, 1, 2), (3, 2, 1, (2, 3)), ((2, 3), 1, (1, 0), (3, 1))])
+def test_dilated_max_pool_with_padding(rng, engine, options):
+    """QNNPACK moves what a window takes of the padding into the image."""
+    check(lambda x: F.max_pool2d(x, *options), image(rng, (2, 5, 11, 14), 77, LAYOUTS[0]), engine=engine)
+
+
+def volume(rng, zero, layout, signed=False, channels=21):
+    return quantized(rng, (2, channels, 5, 7, 6), 0.031, zero, signed).contiguous(memory_format=layout)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize(("zero", "signed"), [(76, False), (77, False), (-3, True)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (2,),
+        (3, 2, 1),
+        (3, 2, 1, False, False),
+        (3, 2, 0, True),
+        (3, 2, 1, True, False),
+        ((2, 3, 2), (1, 2, 1), (1, 1, 0)),
+        (2, 2, 0, False, True, 3),
+    ],
+)
+def test_avg_pool3d(rng, layout, zero, signed, options):
+    check(lambda x: F.avg_pool3d(x, *options), volume(rng, zero, layout, signed))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+@pytest.mark.parametrize("out", [1, (2, 1, 2), (5, 7, 3), (3, 4, 5)])
+def test_adaptive_avg_pool3d(rng, layout, out):
+    check(lambda x: F.adaptive_avg_pool3d(x, out), volume(rng, 77, layout))
+
+
+@pytest.mark.parametrize("options", [(2,), (3, 2, 1), ((2, 3, 2), (1, 2, 1), (1, 1, 0)), (2, 1, 0, 2)])
+def test_max_pool3d(rng, options):
+    check(lambda x: F.max_pool3d(x, *options), volume(rng, 77, torch.contiguous_format), compiled=options == (2,))
+
+
+@pytest.mark.parametrize("dims", [(1,), (1, -1), (2, 3)])
+def test_std(rng, dims):
+    """Of the values, quantized as they were."""
+    x = quantized(rng, (3, 40, 8, 6), 0.031, 77)
+    check(lambda x: x.std(dims), x)
+    check(lambda x: x.std(dims, unbiased=False, keepdim=True), x, compiled=dims == (1,))
 
 
 @pytest.mark.sampled("engine")
@@ -110,6 +158,7 @@ def test_mean(rng, engine, dims, keepdim):
 
 def test_compiled(rng, engine):
     def network(x):
+        x = F.avg_pool3d(x.reshape(2, 8, 2, 16, 16), (1, 2, 2), 1, (0, 1, 0)).flatten(1, 2)
         x = F.max_pool2d(x, 3, 2, 1)
         return torch.flatten(F.adaptive_avg_pool2d(F.avg_pool2d(x, 2), 1), 1)
 

@@ -37,6 +37,16 @@ MOVES = {
     "min": lambda x: x.min(),
     "max_along": lambda x: x.max(1)[0],
     "min_along": lambda x: x.min(2)[0],
+    "sort": lambda x: x.sort(1)[0],
+    "sort_descending": lambda x: torch.sort(x, -1, descending=True)[0],
+    "tile": lambda x: x.tile(2, 1),
+    "unfold": lambda x: x.unfold(-2, 3, 2),
+    "rot90": lambda x: torch.rot90(x, 1, (1, 2)),
+    "diagonal": lambda x: x.diagonal(1, 1, 2),
+    "hstack": lambda x: torch.hstack([x, x.flip(1)]),
+    "mT": lambda x: x.mT,
+    "mT_of_squares": lambda x: x[:, :, :4].mT.contiguous(),
+    "adjoint": lambda x: x[:, :, :4].adjoint(),
     "masked_fill": lambda x: x.masked_fill(x.dequantize() > 0, 0.31) if x.is_quantized else x.masked_fill(x > 0, 0.31),
 }
 FLOAT_ONLY = {
@@ -241,17 +251,6 @@ def test_script_with_control_flow(rng):
     np.testing.assert_array_equal(qnn_ext.Interpreter(module)(x), Branches()(torch.from_numpy(x)).numpy())
 
 
-def test_branch_on_values_is_refused(rng):
-    class Decides(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            if bool(x.sum() > 0):
-                return x
-            return -x
-
-    with pytest.raises(UnsupportedOperatorError, match=r"torch\.jit\.trace|not supported"):
-        from_pytorch(torch.jit.script(Decides().eval()), shapes=[(2, 3)])
-
-
 def test_in_place(rng):
     """Later readers of the variable, and of other views of its memory, see the result."""
 
@@ -314,6 +313,44 @@ def test_writes(rng, name):
     check(
         WRITES[name], x, compiled=name in ("slice of zeros", "every second", "elements of inner axes", "rows by mask")
     )
+
+
+WRITES_TO_QUANTIZED = {
+    "copied": lambda y, x: y[:, 0].copy_(x[:, 1]),
+    "broadcast": lambda y, x: y[:, 1:3].copy_(x[:, :1]),
+    "floats": lambda y, x: y.copy_(x.dequantize() * 1.7),
+    "at_a_mask": lambda y, x: y.__setitem__(x.dequantize() > 0, 0.31),
+    "at_indices": lambda y, x: y.__setitem__((torch.tensor([0, 1]), torch.tensor([1, -1])), torch.tensor(0.31)),
+    "filled": lambda y, x: y.fill_(0.31),
+}
+
+
+@pytest.mark.parametrize("name", WRITES_TO_QUANTIZED)
+def test_writes_to_quantized_tensors(rng, name):
+    """Floats are quantized as the tensor is."""
+
+    def network(x):
+        y = x.clone()
+        WRITES_TO_QUANTIZED[name](y, x)
+        return y
+
+    check(network, quantized(rng, (2, 8, 6, 4), 0.03, 77), compiled=True)
+
+
+def test_values_of_another_scale_are_refused(rng):
+    inputs = quantized(rng, (2, 3), 0.03, 77), quantized(rng, (3,), 0.04, 77)
+
+    def writes(x, y):
+        x = x.clone()
+        x[0].copy_(y)
+        return x
+
+    module = torch.jit.trace(Wrapped(writes), inputs)
+    with pytest.raises(UnsupportedOperatorError, match=r"another scale|through a view"):
+        from_pytorch(module, inputs)
+    module = torch.jit.trace(Wrapped(lambda x, y: torch.hstack([x[0], y])), inputs)
+    with pytest.raises(UnsupportedOperatorError, match="different scales"):
+        from_pytorch(module, inputs)
 
 
 def test_elements_by_mask_are_as_many_as_the_values(rng):

@@ -138,3 +138,13 @@ def _dropout(importer: Any, x: relax.Expr, p: float, train: bool) -> relax.Expr:
     if train and p > 0:
         raise UnsupportedOperatorError("dropout is in training mode; export the model in eval mode")
     return x
+
+
+@converter("aten.celu.default")
+def _celu(importer: Any, x: relax.Expr, alpha: float) -> relax.Expr:
+    """max(x, 0) + a · (exp(min(x, 0) / a) − 1)"""
+    below = importer.emit(relax.op.minimum(x, scalar(0, dtype_of(x))))
+    grown = importer.emit(relax.op.exp(importer.emit(relax.op.divide(below, scalar(alpha, dtype_of(x))))))
+    curve = importer.emit(relax.op.subtract(grown, scalar(1, dtype_of(x))))
+    curve = importer.emit(relax.op.multiply(curve, scalar(alpha, dtype_of(x))))
+    return importer.emit(relax.op.add(importer.emit(relax.op.nn.relu(x)), curve))

@@ -216,6 +216,15 @@ def _extreme(importer: Any, x: relax.Expr, axes: Any, keepdim: bool) -> relax.Ex
     return importer.emit(function(x, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
 
 
+@converter("aten.any.default", "aten.any.dim", "aten.any.dims", "aten.all.default", "aten.all.dim", "aten.all.dims")
+def _truth(importer: Any, x: relax.Expr, axes: Any = None, keepdim: bool = False) -> relax.Expr:
+    """Whether any element, or each, is not 0."""
+    flags = importer.emit(relax.op.astype(cast(importer, x, "bool"), "int8"))
+    function = relax.op.max if "any" in str(importer.node.target) else relax.op.min
+    found = importer.emit(function(flags, axis=axes_of(axes, len(shape_of(x))), keepdims=bool(keepdim)))
+    return cast(importer, found, importer.dtype)
+
+
 @converter("aten.var.correction", "aten.var_mean.correction", "aten.std.correction")
 def _variance(importer: Any, x: relax.Expr, axes: Any, correction: Any, keepdim: bool) -> Any:
     """In float64, as in PyTorch: squares of float32 fit, and the root is taken before rounding."""

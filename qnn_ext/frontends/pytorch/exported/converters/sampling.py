@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from tvm import relax
 
 from .....limits import check_elements
@@ -61,28 +60,3 @@ def _meshgrid(importer: Any, tensors: list[relax.Expr], indexing: str = "ij") ->
         tall = reshape(importer, vector, [lengths[axis] if one == axis else 1 for one in order])
         results.append(importer.emit(relax.op.broadcast_to(tall, shape)))
     return tuple(results)
-
-
-@converter("aten._upsample_bilinear2d_aa.default", "aten._upsample_bicubic2d_aa.default")
-def _antialiased(
-    importer: Any,
-    x: relax.Expr,
-    _size: Any,
-    corners: bool,
-    scale_height: float | None,
-    scale_width: float | None,
-) -> relax.Expr:
-    """Each column of an image (N, C, H, W), then each row, times a matrix of weights."""
-    height, width = shape_of(x)[2:]
-    tall, wide = (int(length) for length in importer.meta.shape[2:])
-    rows = _antialiasing(importer, width, wide, corners, scale_width)
-    columns = _antialiasing(importer, height, tall, corners, scale_height)
-    result = importer.emit(relax.op.matmul(x, constant(rows)))
-    return relax.op.matmul(constant(np.ascontiguousarray(columns.T)), result)
-
-
-def _antialiasing(importer: Any, length: int, new: int, corners: bool, scale: float | None) -> np.ndarray:
-    """(length, new) weights: what PyTorch makes of unit vectors."""
-    check_elements((length, new), "the weights of an interpolation", "folded")
-    units = torch.eye(length).reshape(1, length, 1, length)
-    return importer.node.target(units, [1, new], corners, None, scale)[0, :, 0].numpy()

@@ -86,7 +86,7 @@ def _transpose(importer: Any, x: relax.Expr, one: int, two: int) -> relax.Expr:
     return _permuted(importer, x, axes)
 
 
-@converter("aten.t.default", "aten.numpy_T.default", "aten.mT.default", "aten.adjoint.default")
+@converter("aten.t.default", "aten.numpy_T.default", "aten.mT.default", "aten.mH.default", "aten.adjoint.default")
 def _t(importer: Any, x: relax.Expr) -> relax.Expr:
     axes = list(range(len(shape_of(x))))
     if "numpy_T" in str(importer.node.target):
@@ -335,24 +335,6 @@ def _pixel_shuffle(importer: Any, x: relax.Expr, factor: int) -> relax.Expr:
     order = [ndim, ndim + 3, ndim + 1, ndim + 4, ndim + 2]
     moved = _permuted(importer, blocks, [*range(ndim), *order])
     return reshape(importer, moved, [*batch, count, height * factor, width * factor])
-
-
-@converter("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default")
-def _upsample_nearest(importer: Any, x: relax.Expr, *_options: Any) -> relax.Expr:
-    """Source index ⌊i · in / out⌋."""
-    size = [int(dim) for dim in importer.meta.shape[-2:]]
-    exact = all(out % length == 0 for out, length in zip(size, shape_of(x)[-2:], strict=True))
-    if not exact:
-        for axis, out in zip((-2, -1), size, strict=True):
-            check_elements((out,), "the resized axis", "folded")
-            length = shape_of(x)[axis]
-            steps = np.float32(length) / np.float32(out)
-            rows = np.minimum((np.arange(out, dtype=np.float32) * steps).astype(np.int64), length - 1)
-            x = importer.emit(relax.op.take(x, constant(rows), axis=len(shape_of(x)) + axis))
-        return x
-    for axis, out in zip((-2, -1), size, strict=True):
-        x = importer.emit(relax.op.repeat(x, out // shape_of(x)[axis], axis=len(shape_of(x)) + axis))
-    return x
 
 
 @converter(

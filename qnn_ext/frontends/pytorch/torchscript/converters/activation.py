@@ -20,6 +20,7 @@ from ..formulas import scalar
 from ..node import Node
 from ..registry import converter
 from ..values import array_of, plain
+from .float_math import operand
 
 # the name of the function's operand in the schemas below
 _DATA = ("self", "qx", "input", "X")
@@ -41,7 +42,7 @@ def _unary(node: Node) -> relax.Expr:
     name = next(name for name in _DATA if name in node.arguments)
     source = node.qparams(name)
     if source is None:
-        return _in_float(node, node.expr(name))
+        return _in_float(node, operand(node, name))
     if source.dtype not in ("int8", "uint8"):
         raise node.unsupported(f"an activation function of {source.dtype}; only 8-bit ones are supported")
     return table_or_clip(node, node.expr(name), function_table(node, name, source), source.dtype)

@@ -44,9 +44,9 @@ def _add(node: Node) -> relax.Expr:
 
 
 def _sum_formula(node: Node, out: QParams) -> Callable[..., relax.Expr]:
-    if node.engine == "qnnpack" and out.dtype == "uint8":
-        return qnnpack_sum
     one, two = node["qa"], node["qb"]
+    if node.engine == "qnnpack" and out.dtype == "uint8" and one.shape == two.shape:
+        return qnnpack_sum
     alike = one.shape == two.shape and one.stride() == two.stride()
     return vector_sum if alike and one.numel() >= VECTOR_LENGTH else scalar_sum
 

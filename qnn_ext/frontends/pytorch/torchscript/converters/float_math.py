@@ -148,10 +148,8 @@ def linear(node: Node, value: relax.Expr, weight: Any, bias: Any) -> relax.Expr:
     return result if bias is None else node.emit(relax.op.add(result, constant(array_of(bias))))
 
 
-@converter("aten::addmm")
+@converter("aten::addmm", takes=lambda arguments: arguments["beta"] == 1 == arguments["alpha"])
 def _addmm(node: Node) -> relax.Expr:
-    if node.get("beta", 1) != 1 or node.get("alpha", 1) != 1:
-        raise node.unsupported("addmm with alpha or beta")
     node.note("a linear layer that the model does not quantize")
     product = node.emit(relax.op.matmul(operand(node, "mat1"), operand(node, "mat2")))
     return relax.op.add(product, operand(node, "self"))
@@ -159,15 +157,16 @@ def _addmm(node: Node) -> relax.Expr:
 
 @converter("aten::scaled_dot_product_attention")
 def _attention(node: Node) -> relax.Expr:
-    """softmax(q·kᵀ·scale + mask)·v."""
+    """softmax(q·kᵀ·scale + mask)·v. With `enable_gqa`, several heads of q in a row share one of k and v."""
     emit, op = node.emit, relax.op
     if float(node["dropout_p"]):
         raise node.unsupported("attention with dropout; call model.eval() before exporting it")
-    if node.get("enable_gqa", False):
-        raise node.unsupported("grouped-query attention")
     node.note("attention in float: scaled_dot_product_attention has no quantized kernel in PyTorch")
     query, key, value = (node.expr(name) for name in ("query", "key", "value"))
     depth, rank = shape_of(query)[-1], len(shape_of(query))
+    if node.get("enable_gqa", False):
+        times = shape_of(query)[-3] // shape_of(key)[-3]
+        key, value = (emit(op.repeat(one, times, axis=rank - 3)) for one in (key, value))
     scale = node.get("scale") or 1 / np.sqrt(depth)
     swapped = emit(op.permute_dims(key, [*range(rank - 2), rank - 1, rank - 2]))
     scores = emit(op.matmul(emit(op.multiply(query, scalar(scale))), swapped))

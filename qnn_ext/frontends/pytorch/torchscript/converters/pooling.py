@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,6 +50,14 @@ def _max_pool(node: Node) -> relax.Expr | list[relax.Expr]:
     strides = numbers("stride", kernel[2 - spatial :])
     padding, dilation = numbers("padding", ()), numbers("dilation", ())
     data = _as_image(node, node.expr(name), spatial)
+    if max(dilation) > 1 and spatial == 2 and not node["ceil_mode"] and _is_qnnpack(node, node.qparams(name)):
+        # of the pixels that a window takes, QNNPACK moves those in the padding into the image
+        places = [
+            np.pad(np.arange(size), pad, mode="edge") for size, pad in zip(shape_of(data)[2:], padding, strict=True)
+        ]
+        for axis, along in enumerate(places, 2):
+            data = node.emit(relax.op.take(data, constant(along), axis, mode="clip"))
+        padding = [0, 0]
     out = [1, *node.shape[-1:]] if spatial == 1 else list(node.shape[-2:])
     # ceil_mode: as much padding at the end as the last window needs
     behind = [
@@ -78,7 +85,11 @@ def _max_unpool(node: Node) -> relax.Expr:
 # ---- average -----------------------------------------------------------------------------------------------------
 
 
-@converter("aten::avg_pool1d", "aten::avg_pool2d")
+def _is_common(arguments: Mapping[str, Any]) -> bool:
+    return arguments["self"].is_quantized or arguments.get("divisor_override") is None
+
+
+@converter("aten::avg_pool1d", "aten::avg_pool2d", takes=_is_common)
 def _avg_pool(node: Node) -> relax.Expr:
     spatial = 1 if node.kind.endswith("1d") else 2
 
@@ -94,8 +105,6 @@ def _avg_pool(node: Node) -> relax.Expr:
     divisor = node.get("divisor_override")
     data, source = _as_image(node, node.expr("self"), spatial), node.qparams("self")
     if source is None:
-        if divisor is not None:
-            raise node.unsupported("divisor_override on a float tensor")
         node.note("average pooling of a float tensor")
         return node.move(_float_avg_pool(node, data, kernel, strides, padding, ceil_mode, include_pad))
     if _is_qnnpack(node, source) and not ceil_mode and spatial == 2:
@@ -126,9 +135,9 @@ def _is_channels_last(example: Any) -> bool:
     )
 
 
-def _is_qnnpack(node: Node, source: QParams) -> bool:
-    """Whether QNNPACK averages, which knows images of quint8 only."""
-    return node.engine == "qnnpack" and source.dtype == "uint8"
+def _is_qnnpack(node: Node, source: QParams | None) -> bool:
+    """Whether QNNPACK pools, which knows images of quint8 only."""
+    return node.engine == "qnnpack" and source is not None and source.dtype == "uint8"
 
 
 def _qnnpack_avg_pool(
@@ -210,8 +219,7 @@ def _window_quotients(
     """rint(Σ(q − z)/divisor + z)."""
     zero, image = int(source.zero_point), permute(data, [0, 2, 3, 1], node.emit)
     total = node.emit(qnn.pool_sum(image, 1.0, zero, tuple(kernel), tuple(strides), (0, 0, 0, 0)))
-    real = node.emit(relax.op.add(node.emit(relax.op.divide(total, scalar(divisor))), scalar(zero)))
-    return permute(node.emit(qnn.quantize(real, 1.0, 0, out_dtype=source.dtype)), [0, 3, 1, 2], node.emit)
+    return permute(_quotients(node, total, np.array(divisor), source, True), [0, 3, 1, 2], node.emit)
 
 
 def _padded(node: Node, data: relax.Expr, front: Sequence[int], behind: Sequence[int], zero: int) -> relax.Expr:
@@ -252,23 +260,91 @@ def _adaptive_avg_pool(node: Node) -> relax.Expr:
     return node.move(_quantized_avg_pool(node, data, source, kernel, kernel, [0, 0], False, True, None, before))
 
 
-def _uneven_avg_pool(node: Node, data: relax.Expr, source: QParams, out: list[int], before: bool) -> relax.Expr:
-    """Windows of different sizes: each is sliced out and averaged separately."""
-    limits.check("unrolled", math.prod(out), "averaging windows of different sizes")
-    h, w = shape_of(data)[2:]
-    zero = 0 if before else int(source.zero_point)
-    rows = []
-    for y in range(out[0]):
-        cells = []
-        for x in range(out[1]):
-            begin = [y * h // out[0], x * w // out[1]]
-            end = [-(-(y + 1) * h // out[0]), -(-(x + 1) * w // out[1])]
-            window = node.emit(relax.op.strided_slice(data, axes=[2, 3], begin=begin, end=end))
-            cells.append(
-                node.emit(qnn.mean(window, 1.0, zero, 1.0, zero, axis=(2, 3), keepdims=True, out_dtype=source.dtype))
-            )
-        rows.append(cells[0] if len(cells) == 1 else node.emit(relax.op.concat(cells, 3)))
-    return rows[0] if len(rows) == 1 else node.emit(relax.op.concat(rows, 2))
+def _uneven_avg_pool(node: Node, data: relax.Expr, source: QParams, out: Sequence[int], before: bool) -> relax.Expr:
+    """Windows of different sizes over the last dimensions, which overlap. Sums along one axis after the other."""
+    limits.check("unrolled", sum(out), "averaging windows of different sizes")
+    rank = len(shape_of(data))
+    counts: np.ndarray = np.ones(())
+    total = node.emit(relax.op.subtract(node.emit(relax.op.astype(data, "int32")), constant(source.zero_point)))
+    for axis, count in enumerate(out, rank - len(out)):
+        size, sums = shape_of(data)[axis], []
+        bounds = [(place * size // count, -(-(place + 1) * size // count)) for place in range(count)]
+        for begin, end in bounds:
+            window = node.emit(relax.op.strided_slice(total, axes=[axis], begin=[begin], end=[end]))
+            sums.append(node.emit(relax.op.sum(window, axis, keepdims=True)))
+        total = sums[0] if len(sums) == 1 else node.emit(relax.op.concat(sums, axis))
+        counts = counts[..., None] * np.array([end - begin for begin, end in bounds])
+    return _quotients(node, total, counts, source, before)
+
+
+def _quotients(node: Node, total: relax.Expr, counts: np.ndarray, source: QParams, before: bool) -> relax.Expr:
+    """rint(total/counts) + z; `before`: rint(total/counts + z). total: int32 or float32"""
+    real = total if str(total.ty.dtype) == "float32" else node.emit(relax.op.astype(total, "float32"))
+    real = node.emit(relax.op.divide(real, constant(counts.astype(f32))))
+    zero = int(source.zero_point)
+    if before:
+        real, zero = node.emit(relax.op.add(real, scalar(zero))), 0
+    return node.emit(qnn.quantize(real, 1.0, zero, out_dtype=source.dtype))
+
+
+# ---- average of volumes --------------------------------------------------------------------------------------------
+
+
+@converter("aten::avg_pool3d", takes=lambda arguments: arguments["self"].is_quantized)
+def _avg_pool3d(node: Node) -> relax.Expr:
+    """As the vectorized loop over channels rounds, into which PyTorch brings all volumes: see _quantized_avg_pool."""
+    source, size = node.quantized("self"), node.shape_of("self")[-3:]
+    kernel, strides, padding = (
+        [int(v) for v in node[name]] * (3 if len(node[name]) == 1 else 1)
+        for name in ("kernel_size", "stride" if node["stride"] else "kernel_size", "padding")
+    )
+    axes = list(zip(size, kernel, strides, padding, node.shape[-3:], strict=True))
+    ends = [max((out - 1) * s + k - length - pad, 0) for length, k, s, pad, out in axes]
+    counts: np.ndarray = np.ones(())
+    for length, k, s, pad, out in axes:
+        first = np.arange(out) * s - pad
+        last = np.minimum(first + k, length + pad)
+        if not node["count_include_pad"]:
+            first, last = np.maximum(first, 0), np.minimum(last, length)
+        counts = counts[..., None] * (last - first)
+    if node["divisor_override"] is not None:
+        counts = np.full((1, 1, 1), int(node["divisor_override"]))
+    volume = reshape(node.expr("self"), (-1, *node.shape_of("self")[-4:]), node.emit)
+    widths = [0, 0, 0, 0, *(width for pair in zip(padding, ends, strict=True) for width in pair)]
+    if any(widths):
+        volume = node.emit(relax.op.nn.pad(volume, widths, pad_mode="constant", pad_value=int(source.zero_point)))
+
+    def average(part: relax.Expr, before: bool) -> relax.Expr:
+        return _quotients(node, _sums(node, part, source, kernel, strides), counts, source, before)
+
+    if int(source.zero_point) % 2 == 0:
+        return node.move(average(volume, False))
+    averages = (partial(average, before=before) for before in (False, True))
+    return node.move(by_channels(node, volume, VECTOR_CHANNELS, *averages))
+
+
+def _sums(node: Node, volume: relax.Expr, source: QParams, kernel: Sequence[int], strides: Sequence[int]) -> relax.Expr:
+    """Σ(q − z) over windows of (N, C, D, H, W): over those of each image, then over depth."""
+    images = permute(volume, [0, 2, 3, 4, 1], node.emit)
+    n, d, h, w, c = shape_of(images)
+    flat = reshape(images, (n * d, h, w, c), node.emit)
+    zero, (deep, *plane), (step, *steps) = int(source.zero_point), kernel, strides
+    sums = node.emit(qnn.pool_sum(flat, 1.0, zero, tuple(plane), tuple(steps), (0, 0, 0, 0)))  # type: ignore[arg-type]
+    sums = reshape(sums, (n, d, *shape_of(sums)[1:]), node.emit)
+    last = (d - deep) // step * step + 1
+    parts = [
+        node.emit(relax.op.strided_slice(sums, axes=[1], begin=[k], end=[k + last], strides=[step]))
+        for k in range(deep)
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = node.emit(relax.op.add(total, part))
+    return permute(total, [0, 4, 1, 2, 3], node.emit)
+
+
+@converter("aten::adaptive_avg_pool3d", takes=lambda arguments: arguments["self"].is_quantized)
+def _adaptive_avg_pool3d(node: Node) -> relax.Expr:
+    return _uneven_avg_pool(node, node.expr("self"), node.quantized("self"), node.shape[-3:], True)
 
 
 @converter("aten::mean")

@@ -6,6 +6,9 @@ compute with a mask.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from tvm import relax
 
@@ -15,7 +18,7 @@ from ....recurrent import valid_steps
 from ....run_time import checked_indices
 from ..node import Node
 from ..registry import converter
-from ..values import BatchSizes, PackedData
+from ..values import BatchSizes, PackedData, dtype_name
 
 _MOST_COMPARED = 1024
 """Elements of a vector of which each is compared with each."""
@@ -81,12 +84,27 @@ def padded_with(node: Node, value: relax.Expr, lengths: relax.Expr | None, paddi
 #
 # Vectors of integers, each compared with each in ordinary kernels. That suits lengths and permutations of them, of
 # which there is one for each sample of a batch; with TVM's sorting and scattering the model would not be one program.
+# Other tensors take those.
 
 
-@converter("aten::sort")
+def _is_short(tensor: Any) -> bool:
+    """Whether a tensor is such a vector."""
+    integers = not tensor.is_quantized and dtype_name(tensor).startswith(("int", "uint"))
+    return integers and tensor.dim() == 1 and 0 < tensor.numel() <= _MOST_COMPARED
+
+
+def _scatters_lengths(arguments: Mapping[str, Any]) -> bool:
+    source, index = arguments.get("src"), arguments["index"]
+    if source is None or "reduce" in arguments or source.shape != index.shape:
+        return False
+    return _is_short(arguments["self"]) and _is_short(index)
+
+
+@converter("aten::sort", takes=lambda arguments: _is_short(arguments["self"]))
 def _sort(node: Node) -> list[relax.Expr]:
     """The values in order, and the place of each before; equal ones stay in order."""
-    value, count = node.expr("self"), _length(node, "self")
+    value = node.expr("self")
+    (count,) = shape_of(value)
     column, row = _column(node, value), _row(node, value)
     first = relax.op.greater if node["descending"] else relax.op.less
     earlier = constant(np.tri(count, k=-1, dtype=bool))  # [column, row]: whether the row's value stands before
@@ -97,13 +115,10 @@ def _sort(node: Node) -> list[relax.Expr]:
     return [relax.op.take(value, indices, axis=0, mode="clip"), indices]
 
 
-@converter("aten::scatter", "aten::scatter_")
+@converter("aten::scatter", "aten::scatter_", takes=_scatters_lengths)
 def _scatter(node: Node) -> relax.Expr:
     """y = self, then y[index[k]] = src[k] for each k."""
-    count = _length(node, "self")
-    if node.get("src") is None or "reduce" in node.arguments or node.shape_of("src") != node.shape_of("index"):
-        raise node.unsupported("a number, a reduction, or a source of another shape than that of the indices")
-    _length(node, "index")
+    (count,) = node.shape_of("self")
     last = _places(node, checked_indices(node.emit, node.expr("index"), count, node.label), count)
     found = relax.op.take(node.expr("src"), node.emit(relax.op.maximum(last, constant(np.int64(0)))), 0, mode="clip")
     missing = node.emit(relax.op.less(last, constant(np.int64(0))))
@@ -115,14 +130,6 @@ def _places(node: Node, values: relax.Expr, count: int) -> relax.Expr:
     here = node.emit(relax.op.equal(_column(node, values), constant(np.arange(count).reshape(1, count))))
     places = constant(np.arange(shape_of(values)[0]).reshape(-1, 1))
     return node.emit(relax.op.max(node.emit(relax.op.where(here, places, constant(np.int64(-1)))), axis=[0]))
-
-
-def _length(node: Node, name: str) -> int:
-    """The length of an argument that is a vector of integers. Raises UnsupportedOperatorError for anything else."""
-    shape, dtype = node.shape_of(name), str(node.expr(name).ty.dtype)
-    if len(shape) != 1 or not 0 < shape[0] <= _MOST_COMPARED or not dtype.startswith(("int", "uint")):
-        raise node.unsupported(f"{dtype} of shape {shape}; vectors of 1 to {_MOST_COMPARED} integers are supported")
-    return int(shape[0])
 
 
 def _column(node: Node, vector: relax.Expr) -> relax.Expr:

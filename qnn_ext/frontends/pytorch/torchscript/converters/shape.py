@@ -67,10 +67,16 @@ def _transpose(node: Node) -> relax.Expr:
     return relax.op.permute_dims(node.expr("self"), axes)
 
 
-@converter("aten::t", "aten::numpy_T", "aten::mT")
+@converter("aten::t", "aten::numpy_T")
+def _reversed_axes(node: Node) -> relax.Expr:
+    return relax.op.permute_dims(node.expr("self"), list(reversed(range(len(node.shape)))))
+
+
+@converter("aten::mT", "aten::mH", "aten::adjoint", takes=lambda arguments: not arguments["self"].is_complex())
 def _matrix_transpose(node: Node) -> relax.Expr:
+    """Of the last two axes; of a real matrix the adjoint is the transpose."""
     rank = len(node.shape)
-    return relax.op.permute_dims(node.expr("self"), list(reversed(range(rank)))) if rank == 2 else node.expr("self")
+    return relax.op.permute_dims(node.expr("self"), [*range(rank - 2), rank - 1, rank - 2])
 
 
 @converter("aten::movedim", "aten::moveaxis")

@@ -1,0 +1,198 @@
+"""Scripts that decide by values, and the containers and numbers that they take and return."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+
+import qnn_ext
+from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.frontends.pytorch import from_pytorch
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Returns(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 0):
+            return self.layer(x)
+        return -x
+
+
+class Combines(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, n = x, 2
+        if (bool(x.mean() > 0) and not bool(x[0, 0] > 1)) or bool((x < -2).any()):
+            y = (x * 3).relu_()
+            y[0].add_(1.0)
+            parts = [y, y + 1]
+            parts.append(x)
+            y = torch.stack(parts).sum(0)
+        elif bool(x[1, 1] > 0):
+            y = x.abs()
+        return y * n
+
+
+class Asserts(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert bool((x < 100).all()), "too large"
+        if bool((x > 100).any()):
+            raise ValueError("too large")
+        return x + 1
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class Tuples(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Pair:
+        if bool(x.max() > 1):
+            one, two = x, x * 2
+        else:
+            one, two = x + 1, torch.ones(2, 3)
+        return Pair(one, two)
+
+
+def drawn(rng):
+    return [(rng.normal(shift, 1, (2, 3))).astype(np.float32) for shift in (0, 1, -1, 3, -3)]
+
+
+@pytest.mark.parametrize("network", [Returns(), Combines(), Asserts(), Tuples()], ids=lambda one: type(one).__name__)
+def test_decisions(rng, network):
+    """Whichever branch the example takes."""
+    script, cases = torch.jit.script(network.eval()), drawn(rng)
+    for example in cases[:3]:
+        module = from_pytorch(script, (torch.from_numpy(example),))
+        for x in cases:
+            expected = network(torch.from_numpy(x))
+            expected = expected if isinstance(expected, tuple) else (expected,)
+            found = qnn_ext.Interpreter(module).run([x]).values()
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one, other.detach().numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_compiled(rng):
+    cases = drawn(rng)
+    module = from_pytorch(torch.jit.script(Combines().eval()), (torch.from_numpy(cases[0]),))
+    engine = qnn_ext.build(module, num_threads=1)
+    for x in cases:
+        np.testing.assert_array_equal(engine(x), qnn_ext.Interpreter(module)(x))
+
+
+class WritesOutside(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        if bool(x.sum() > 0):
+            y[0].add_(1.0)
+        return y
+
+
+class AppendsOutside(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = [x]
+        if bool(x.sum() > 0):
+            parts.append(x)
+        return torch.stack(parts)
+
+
+class OtherShape(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[0] if bool(x.sum() > 0) else x
+
+
+class OtherNumber(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = 2
+        if bool(x.sum() > 0):
+            n = 3
+        return x * n
+
+
+class Number(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * float(x.mean())
+
+
+class Rounds(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while bool(x.abs().max() > 0.5):
+            x = x * 0.5
+        return x
+
+
+REFUSED = {
+    WritesOutside: r"aten::add_.*changes a tensor or list within a branch",
+    AppendsOutside: r"aten::append.*changes a tensor or list within a branch",
+    OtherShape: "the branches of a condition computed at run time differ",
+    OtherNumber: "return different numbers",
+    Number: r"aten::Float.*makes a number of a tensor's values.*torch\.jit\.trace",
+    Rounds: r"prim::Loop depends on the values of a tensor",
+}
+
+
+@pytest.mark.parametrize("network", REFUSED, ids=lambda one: one.__name__)
+def test_refused(network):
+    with pytest.raises(UnsupportedOperatorError, match=REFUSED[network]):
+        from_pytorch(torch.jit.script(network().eval()), (torch.ones(2, 3),))
+
+
+# ---- containers and numbers ----------------------------------------------------------------------------------------
+
+
+class Containers(torch.nn.Module):
+    def forward(self, xs: list[torch.Tensor], more: dict[str, torch.Tensor], pair: tuple[torch.Tensor, int]):
+        parts = ([xs[1] - more["b"]] + xs)[::-1]
+        return torch.cat(parts[:2] * 2), more["a"] * pair[1], pair[0].size(0), 0.5
+
+
+def test_containers(rng, tmp_path):
+    """Each tensor in a list, dictionary or tuple is an input; numbers are constant outputs."""
+    one, two, three, four, five = (rng.normal(0, 1, (2, 3)).astype(np.float32) for _ in range(5))
+    script = torch.jit.script(Containers().eval())
+    script.save(tmp_path / "model.pt")
+    examples = [one, two], {"a": three, "b": four}, (five, 3)
+    for source in (script, tmp_path / "model.pt"):
+        module = from_pytorch(source, examples)
+        assert [spec.name for spec in module.inputs] == ["xs_0", "xs_1", "more_a", "more_b", "pair_0"]
+        results = list(qnn_ext.Interpreter(module).run([one, two, three, four, five]).values())
+        np.testing.assert_array_equal(results[0], np.concatenate([two, one] * 2))
+        np.testing.assert_array_equal(results[1], three * 3)
+        assert (results[2], results[3]) == (2, 0.5)
+
+
+class Forks(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        later = torch.jit.fork(self.layer, x)
+        return x * 2 + torch.jit.wait(later)
+
+
+def test_fork(rng):
+    x = rng.normal(0, 1, (2, 3)).astype(np.float32)
+    module = from_pytorch(torch.jit.script(Forks().eval()), (x,))
+    np.testing.assert_array_equal(qnn_ext.Interpreter(module)(x), x * 2 + np.maximum(x, 0))
+
+
+def test_weights_in_bfloat16_are_refused():
+    network, x = torch.nn.Linear(3, 2).bfloat16(), torch.ones(1, 3)
+
+    class Casts(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = network
+
+        def forward(self, x):
+            return self.layer(x.bfloat16()).float()
+
+    with pytest.raises(UnsupportedOperatorError, match=r"bfloat16.*model\.float\(\).*torch\.export"):
+        from_pytorch(torch.jit.trace(Casts().eval(), x), (x,))
