@@ -341,7 +341,7 @@ class ProgramImporter:
         specs.append(tensor)
 
     def _input_shape(self, name: str, declared: torch.Tensor) -> tuple[int, ...]:
-        dims = [int(dim) if isinstance(dim, int) else str(dim) for dim in declared.shape]
+        dims = [int(dim) if str(dim).isdigit() else str(dim) for dim in declared.shape]
         if name not in self.shapes:
             if any(isinstance(dim, str) for dim in dims):
                 text = ", ".join(map(str, dims))

@@ -51,6 +51,44 @@ def test_errors(program):
         from_exported_program(program, shapes={"x": (1, 7, 4), "y": (1,)})
 
 
+class Resizes(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        resize = nn.functional.interpolate
+        small = x[:, :, ::2, ::2]
+        sizes = [resize(small, x.shape[2:], None, mode) for mode in ("nearest", "bilinear", "bicubic")]
+        return (
+            *sizes,
+            resize(x, None, 1.7),
+            resize(x, None, 0.6, "bilinear"),
+            resize(x, (9, x.shape[3]), antialias=True, mode="bilinear"),
+        )
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 8, 12), (1, 2, 11, 9)])
+def test_images_resized_to_symbolic_sizes(rng, shape):
+    """Not to those of the example that the program was exported with."""
+    dims = {axis: torch.export.Dim(name, min=4, max=64) for axis, name in ((2, "height"), (3, "width"))}
+    program = torch.export.export(Resizes(), (torch.zeros(1, 2, 8, 12),), dynamic_shapes=(dims,))
+    x = torch.from_numpy(rng.normal(0, 1, shape).astype(np.float32))
+    found = Interpreter(from_exported_program(program, shapes={"x": shape})).run([x.numpy()]).values()
+    for one, wanted in zip(found, run_torch(program, x), strict=True):
+        np.testing.assert_allclose(one, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_dimension_that_was_not_left_open():
+    """PyTorch writes its size as a symbol, too, where the model allows one size only."""
+
+    class Fixes(nn.Module):
+        def forward(self, x):
+            return x.reshape(-1, 5, 2) + x
+
+    open_dims = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    program = torch.export.export(Fixes(), (torch.zeros(3, 5, 2),), dynamic_shapes=(open_dims,))
+    assert from_exported_program(program, shapes={"x": (2, 5, 2)}).inputs[0].shape == (2, 5, 2)
+    with pytest.raises(ShapeError, match="only symbolic dimensions are free"):
+        from_exported_program(program, shapes={"x": (2, 10, 2)})
+
+
 def test_batch_of_a_quantized_network():
     shapes = ({0: BATCH},)
     program = pt2e(seeded(Cnn), images(2), x86_quantizer(), dynamic_shapes=shapes)

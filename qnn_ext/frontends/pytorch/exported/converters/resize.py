@@ -13,9 +13,16 @@ from tvm import relax
 from .....limits import check_elements
 from .....op.base import constant, shape_of
 from ..registry import converter
+from .shape import static
 
-_AXES = (-2, -1)
 Factors = Sequence[float | None] | None
+
+
+def _new_size(x: relax.Expr, size: Any, factors: Factors) -> list[int]:
+    """The size that is given, or what the factors leave of it."""
+    if size:
+        return static(size)
+    return [int(length * (factor or 1)) for length, factor in zip(shape_of(x)[-2:], factors or (), strict=True)]
 
 
 def _is_exact(length: int, new: int, factor: float | None) -> bool:
@@ -24,10 +31,9 @@ def _is_exact(length: int, new: int, factor: float | None) -> bool:
 
 
 @converter("aten.upsample_nearest2d.vec")
-def _nearest(importer: Any, x: relax.Expr, _size: Any, factors: Factors) -> relax.Expr:
-    factors = factors or (None, None)
-    for axis, factor in zip(_AXES, factors, strict=True):
-        x = _nearest_along(importer, x, axis, int(importer.meta.shape[axis]), factor)
+def _nearest(importer: Any, x: relax.Expr, size: Any, factors: Factors) -> relax.Expr:
+    for axis, new, factor in zip((-2, -1), _new_size(x, size, factors), factors or (None, None), strict=True):
+        x = _nearest_along(importer, x, axis, new, factor)
     return x
 
 
@@ -47,21 +53,19 @@ def _nearest_along(importer: Any, x: relax.Expr, axis: int, new: int, factor: fl
 
 
 @converter("aten.upsample_bilinear2d.vec", "aten.upsample_bicubic2d.vec")
-def _interpolated(importer: Any, x: relax.Expr, _size: Any, corners: bool, factors: Factors) -> relax.Expr:
+def _interpolated(importer: Any, x: relax.Expr, size: Any, corners: bool, factors: Factors) -> relax.Expr:
+    news, bilinear = _new_size(x, size, factors), "bilinear" in str(importer.node.target)
     factors = factors or (None, None)
-    news = [int(importer.meta.shape[axis]) for axis in _AXES]
-    lengths = shape_of(x)[-2:]
-    if corners or all(map(_is_exact, lengths, news, factors)):
-        return importer.by_tvm()
-    bilinear = "bilinear" in str(importer.node.target)
+    if corners or all(map(_is_exact, shape_of(x)[-2:], news, factors)):
+        method, places = "linear" if bilinear else "cubic", "align_corners" if corners else "half_pixel"
+        return relax.op.image.resize2d(x, news, layout="NCHW", method=method, coordinate_transformation_mode=places)
     resize = torch.ops.aten.upsample_bilinear2d if bilinear else torch.ops.aten.upsample_bicubic2d
     return _weighted(importer, x, news, resize.default, corners, factors)
 
 
 @converter("aten._upsample_bilinear2d_aa.default", "aten._upsample_bicubic2d_aa.default")
-def _antialiased(importer: Any, x: relax.Expr, _size: Any, corners: bool, *factors: float | None) -> relax.Expr:
-    news = [int(importer.meta.shape[axis]) for axis in _AXES]
-    return _weighted(importer, x, news, importer.node.target, corners, factors)
+def _antialiased(importer: Any, x: relax.Expr, size: Any, corners: bool, *factors: float | None) -> relax.Expr:
+    return _weighted(importer, x, static(size), importer.node.target, corners, factors)
 
 
 def _weighted(
