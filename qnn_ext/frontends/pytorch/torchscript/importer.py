@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import numpy as np
 from tvm import relax
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
@@ -28,6 +27,7 @@ from . import (
     converters,  # noqa: F401  (fills the registry)
     remaining,
 )
+from .decisions import Decision, chosen_values, decision, either
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .plumbing import ARITHMETIC, CONTAINERS, QUESTIONS, attribute, structural
@@ -35,7 +35,6 @@ from .registry import CONSTANTS, CONVERTERS, TAKES
 from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number, sources
 from .values import (
     BatchSizes,
-    Decision,
     PackedData,
     Reference,
     Traced,
@@ -54,12 +53,6 @@ OF_PACKED_DATA = frozenset((
     "aten::_pad_packed_sequence", "aten::dim", "aten::gru", "aten::lstm", "aten::quantized_gru",
     "aten::quantized_lstm", "aten::rnn_relu", "aten::rnn_tanh", "prim::device", "prim::dtype",
 ))  # fmt: skip
-OF_ELEMENTS = ("aten::Bool", "aten::Float", "aten::Int", "aten::ScalarImplicit", "aten::FloatImplicit", "aten::item")
-DECISIONS: dict[str, Callable[..., relax.Expr]] = {
-    "aten::__not__": relax.op.logical_not,
-    "aten::__and__": relax.op.logical_and,
-    "aten::__or__": relax.op.logical_or,
-}
 ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
@@ -113,13 +106,6 @@ def quantized_engine(engine: str) -> Iterator[None]:
         yield
     finally:
         torch.backends.quantized.engine = before
-
-
-def _chosen_value(value: Any) -> relax.Expr:
-    """A result of a branch, as an expression."""
-    if isinstance(value, Traced):
-        return value.expr
-    return constant(np.bool_(value)) if isinstance(value, bool) else constant_of(value)
 
 
 def _is_batch_size(kind: str, operands: list[Any]) -> bool:
@@ -285,9 +271,9 @@ class Importer:
 
     def _operator(self, node: Any, kind: str, operands: list[Any]) -> Sequence[Any]:
         depends = any(True for _ in traced_in(operands))
-        decision = self._decision(node, kind, operands)
-        if decision is not None:
-            return [decision]
+        decided = decision(self.assembly, node, kind, operands)
+        if decided is not None:
+            return [decided]
         self._check_packed(node, kind, operands)
         in_place = kind.endswith("_") and not kind.endswith("__")
         if in_place and isinstance(operands[0], Traced):
@@ -450,7 +436,6 @@ class Importer:
     def _chosen(self, condition: Decision, blocks: Sequence[Any]) -> list[Any]:
         """The results of one block or the other, which is known at run time. What they change must be their own."""
         results: list[list[Any]] = []
-        kinds = (Traced, self._torch.Tensor, bool)
 
         def run(block: Any) -> list[relax.Expr]:
             outer, self._outer, count = self._outer, set(map(id, self._environment.values())), len(self._traced)
@@ -458,31 +443,12 @@ class Importer:
             self._outer = outer
             del self._traced[count:]
             results.append([self._environment[output.debugName()] for output in block.outputs()])
-            return [_chosen_value(value) for value in results[-1] if isinstance(value, kinds)]
+            return chosen_values(results[-1])
 
         found = iter(branch(self.assembly, condition.expr, *(partial(run, block) for block in blocks)))
-        return [self._either(one, other, condition.example, found) for one, other in zip(*results, strict=True)]
-
-    def _either(self, one: Any, other: Any, first: bool, found: Iterator[relax.Expr]) -> Any:
-        """A result of two blocks of which the example takes the first or the second."""
-        truths, tensors = (Decision, bool), (Traced, self._torch.Tensor)
-        if isinstance(one, truths) and isinstance(other, truths):
-            truth = next(found)
-            known = isinstance(one, bool) and one is other
-            return one if known else Decision(bool(plain(one if first else other)), truth)
-        if isinstance(one, tensors):
-            examples = [plain(one), plain(other)]
-            if isinstance(one, Count) or not isinstance(other, tensors) or isinstance(other, truths):
-                raise UnsupportedOperatorError("a branch chosen at run time returns a number, the other one a tensor")
-            if qparams_of(examples[0]) != qparams_of(examples[1]):
-                raise UnsupportedOperatorError("the branches of a condition return tensors of different QParams")
-            return self._new_traced(examples[0 if first else 1], next(found))
-        if type(one) is not type(other) or one != other or any(traced_in(one)):
-            raise UnsupportedOperatorError(
-                "the branches of a condition computed at run time return different numbers, or lists of tensors; "
-                "only tensors may differ"
-            )
-        return one
+        return [
+            either(one, other, condition.example, found, self._new_traced) for one, other in zip(*results, strict=True)
+        ]
 
     def _check_inside(self, node: Any, values: Sequence[Any]) -> None:
         """Raises UnsupportedOperatorError where a branch chosen at run time changes what was there before."""
@@ -497,29 +463,6 @@ class Importer:
                     f"{where(node)}: changes a tensor or list within a branch that is chosen at run time; let the "
                     "branch return the new value"
                 )
-
-    def _decision(self, node: Any, kind: str, operands: Sequence[Any]) -> Decision | None:
-        """The truth of a tensor's only element, or what follows from such. None for all other operators."""
-        decided = [value for value in operands if isinstance(value, Decision)]
-        if not decided:
-            value = operands[0] if operands else None
-            if kind not in OF_ELEMENTS or not isinstance(value, Traced) or isinstance(value, (Count, BatchSizes)):
-                return None
-            if kind == "aten::Bool" and value.example.numel() == 1 and value.example.dtype == self._torch.bool:
-                scalar = self.assembly.emit(relax.op.reshape(value.expr, []))
-                return Decision(bool(value.example), scalar)
-            if kind == "aten::item" or self._sizes.of(value.expr):
-                return None
-        if kind in DECISIONS:
-            others = [one.expr if isinstance(one, Decision) else constant(np.bool_(one)) for one in operands]
-            return Decision(
-                bool(evaluate(node, [plain(one) for one in operands], is_constant=False)),
-                self.assembly.emit(DECISIONS[kind](*others)),
-            )
-        raise UnsupportedOperatorError(
-            f"{where(node)}: makes a number of a tensor's values, or decides by them, which are not known at "
-            "import; trace the model with torch.jit.trace, which keeps the example's, or leave this part out of it"
-        )
 
     def _fork(self, node: Any) -> None:
         """What runs beside the rest is computed at its place."""

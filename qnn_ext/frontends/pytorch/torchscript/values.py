@@ -50,11 +50,6 @@ class BatchSizes(Traced):
     lengths: relax.Expr | None = None
 
 
-@dataclass(eq=False)
-class Decision(Traced):
-    """Whether a condition holds that a script computes from values: `example` is a bool, `expr` a bool scalar."""
-
-
 @dataclass(frozen=True)
 class Reference:
     """A module, or an object that a module holds, with its path from the model."""

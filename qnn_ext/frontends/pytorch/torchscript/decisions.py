@@ -1,0 +1,90 @@
+"""Conditions that a script computes from the values of tensors, and the results of the branches that they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ....errors import UnsupportedOperatorError
+from ....op.base import constant
+from ...assembly import Assembly
+from ..common import import_torch
+from .evaluate import evaluate, where
+from .run_time_sizes import Count
+from .values import BatchSizes, Traced, constant_of, plain, qparams_of, traced_in
+
+_OF_ELEMENTS = ("aten::Bool", "aten::Float", "aten::Int", "aten::ScalarImplicit", "aten::FloatImplicit", "aten::item")
+_OF_DECISIONS: dict[str, Callable[..., relax.Expr]] = {
+    "aten::__not__": relax.op.logical_not,
+    "aten::__and__": relax.op.logical_and,
+    "aten::__or__": relax.op.logical_or,
+}
+
+
+@dataclass(eq=False)
+class Decision(Traced):
+    """Whether a condition holds: `example` is a bool, `expr` a bool scalar."""
+
+
+def decision(assembly: Assembly, node: Any, kind: str, operands: Sequence[Any]) -> Decision | None:
+    """The truth of a tensor's only element, or what follows from such. None for all other operators."""
+    if not any(isinstance(value, Decision) for value in operands):
+        value = operands[0] if operands else None
+        if kind not in _OF_ELEMENTS or not isinstance(value, Traced) or isinstance(value, (Count, BatchSizes)):
+            return None
+        if kind == "aten::Bool" and value.example.numel() == 1 and value.example.dtype == import_torch().bool:
+            return Decision(bool(value.example), assembly.emit(relax.op.reshape(value.expr, [])))
+        if kind == "aten::item" or assembly.builder.sizes.of(value.expr):
+            return None
+    if kind in _OF_DECISIONS:
+        truths = [one.expr if isinstance(one, Decision) else constant(np.bool_(one)) for one in operands]
+        example = evaluate(node, [plain(one) for one in operands], is_constant=False)
+        return Decision(bool(example), assembly.emit(_OF_DECISIONS[kind](*truths)))
+    raise UnsupportedOperatorError(
+        f"{where(node)}: makes a number of a tensor's values, or decides by them, which are not known at "
+        "import; trace the model with torch.jit.trace, which keeps the example's, or leave this part out of it"
+    )
+
+
+def chosen_values(results: Sequence[Any]) -> list[relax.Expr]:
+    """Those results of a branch that may differ from the other one's, as expressions: tensors and truths."""
+    tensor = import_torch().Tensor
+    return [_as_expr(value) for value in results if isinstance(value, (Traced, tensor, bool))]
+
+
+def _as_expr(value: Any) -> relax.Expr:
+    if isinstance(value, Traced):
+        return value.expr
+    return constant(np.bool_(value)) if isinstance(value, bool) else constant_of(value)
+
+
+def either(
+    one: Any, other: Any, first: bool, found: Iterator[relax.Expr], traced: Callable[[Any, relax.Expr], Traced]
+) -> Any:
+    """A result of two branches of which the example takes the first or the second.
+
+    found:  what is chosen at run time, of all `chosen_values`
+    traced: makes a value of an example and its expression
+    """
+    truths, tensors = (Decision, bool), (Traced, import_torch().Tensor)
+    if isinstance(one, truths) and isinstance(other, truths):
+        truth = next(found)
+        known = isinstance(one, bool) and one is other
+        return one if known else Decision(bool(plain(one if first else other)), truth)
+    if isinstance(one, tensors):
+        examples = [plain(one), plain(other)]
+        if isinstance(one, Count) or not isinstance(other, tensors) or isinstance(other, truths):
+            raise UnsupportedOperatorError("a branch chosen at run time returns a number, the other one a tensor")
+        if qparams_of(examples[0]) != qparams_of(examples[1]):
+            raise UnsupportedOperatorError("the branches of a condition return tensors of different QParams")
+        return traced(examples[0 if first else 1], next(found))
+    if type(one) is not type(other) or one != other or any(traced_in(one)):
+        raise UnsupportedOperatorError(
+            "the branches of a condition computed at run time return different numbers, or lists of tensors; "
+            "only tensors may differ"
+        )
+    return one
