@@ -11,6 +11,7 @@ from tvm import relax
 
 from ....limits import charge, check_elements
 from ....op.base import constant, normalize_axis, shape_of
+from ...exponentials import exponentials
 from ..node import Node
 from ..registry import converter
 from ..tensors import dtype_name
@@ -21,9 +22,8 @@ _FLOATS = ("float32", "float64")
 def _exponentials(node: Node, length: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
     """cos and −sin of 2π k n / length, each (n < length, k < bins)."""
     charge((2, length, bins), node.label)
-    turns = np.arange(length)
-    angles = (2 * np.pi / max(length, 1)) * (np.outer(turns, turns[:bins]) % max(length, 1))
-    return np.cos(angles), -np.sin(angles)
+    cosines, sines = exponentials(length, bins)
+    return cosines, -sines
 
 
 def _one(node: Node, index: int) -> int:

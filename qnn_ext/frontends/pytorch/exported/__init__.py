@@ -44,7 +44,7 @@ def from_exported_program(
     / scale)) + zero_point; `qnn_ext.passes.qdq_to_integer` turns what lies between them into integer operators. Raises
     UnsupportedOperatorError, ShapeError, ModelFormatError.
     """
-    from .importer import ProgramImporter
+    from .operator_program import ProgramImporter  # complete only with that module
 
     if shapes is not None and not isinstance(shapes, Mapping):
         raise QnnError("for a torch.export program, shapes must be a mapping from input name to shape")

@@ -17,6 +17,7 @@ from ....limits import charge, check_elements, most_folded
 from ....op.base import constant
 from ....processes.isolation import working_on
 from ..common import check_quotient
+from .complex_numbers import complex_constant
 from .functional import is_mutable
 from .values import array_of, is_any_of
 
@@ -78,7 +79,7 @@ def as_value(tensor: Any) -> Any:
         raise UnsupportedOperatorError(f"a weight of type {type(tensor).__name__} is used as a plain tensor")
     if tensor.layout != torch.strided:
         raise UnsupportedOperatorError(f"a constant of layout {tensor.layout} is not supported")
-    return constant(array_of(tensor))
+    return complex_constant(tensor) if tensor.dtype.is_complex else constant(array_of(tensor))
 
 
 def fold(values: Values, node: fx.Node, name: str) -> Any:

@@ -7,10 +7,10 @@ depends on constants alone is computed at import, by PyTorch itself.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import index as operator_index
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,12 +33,13 @@ from ...data_dependent import trimmed
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments
+from .complex_numbers import is_complex, is_written_with_parts, on_parts
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, check_parts, fold, inner_tensor, loses_integers
 from .control_flow import converter_of
 from .functional import prepared
 from .registry import CONVERTERS
 from .run_time_sizes import convert_with_sizes
-from .values import array_of, dtype_name, is_any_of
+from .values import ComplexValue, array_of, dtype_name, is_any_of
 
 _NO_EFFECT = ("_assert_scalar", "_assert_tensor_metadata", "_assert_async", "sym_constrain_range", "_guards_fn")
 # TVM's: slices as copies; places of one axis
@@ -47,7 +48,12 @@ _INLINED = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 class ProgramImporter:
-    """State of one import. Converters use `emit`, `node` and `meta`, or emit into `assembly`."""
+    """State of one import. Converters use `emit`, `node` and `meta`, or emit into `assembly`.
+
+    operator_program: imports an operator that is written with others, see `operator_program.py`, which sets it
+    """
+
+    operator_program: ClassVar[Callable[..., Any]]
 
     def __init__(
         self,
@@ -198,7 +204,9 @@ class ProgramImporter:
             self._values.keep(node, constant_result)
             return
         entry = CONVERTERS.get(name) or CONVERTERS.get(_out_of_place(name))
-        if entry is not None:
+        if name != "getitem" and is_complex(node) and not (entry is not None and entry.complex_numbers):
+            self._bind(node, on_parts(self, node, {arg: self._values[arg] for arg in node.all_input_nodes}))
+        elif entry is not None:
             value = entry.convert(self, *[self.resolve(arg) for arg in bound_arguments(node)])
             value = self.emit(value) if isinstance(value, relax.Call) else value
             self._bind(node, value, check=not entry.narrows)
@@ -213,7 +221,7 @@ class ProgramImporter:
         name = target_name(node)
         known = name in CONVERTERS or _out_of_place(name) in CONVERTERS or name in ("getitem", INNER_TENSOR)
         inside = is_any_of(name, _NO_EFFECT + _INLINED) or converter_of(node) is not None
-        return known or inside or self._is_left_to_tvm(node)
+        return known or inside or is_written_with_parts(node) or self._is_left_to_tvm(node)
 
     def _is_left_to_tvm(self, node: fx.Node) -> bool:
         """Whether TVM's own importer converts the node correctly: not what it gets wrong, nothing random."""
@@ -383,6 +391,10 @@ class ProgramImporter:
                     raise UnsupportedOperatorError(
                         f"{self.source}: result '{spec.arg.name}' is not supported, only others of its operator are; "
                         "export the model with torch.export, and without this result as an output"
+                    )
+                if isinstance(value, ComplexValue):
+                    raise UnsupportedOperatorError(
+                        f"{self.source}: output '{spec.arg.name}' is complex; return torch.view_as_real of it"
                     )
                 if not isinstance(getattr(value, "ty", None), relax.TensorType):  # the signature says it is a tensor
                     raise ModelFormatError(

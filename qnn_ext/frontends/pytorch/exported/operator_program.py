@@ -73,3 +73,6 @@ class OperatorProgram(ProgramImporter):
             self._values.tensors[node] = example
         else:
             self._values[node] = operand
+
+
+ProgramImporter.operator_program = OperatorProgram

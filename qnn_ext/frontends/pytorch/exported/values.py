@@ -27,6 +27,12 @@ class ComplexValue:
     real: relax.Expr
     imaginary: relax.Expr | None = None
 
+    def imaginary_part(self) -> relax.Expr:
+        """The imaginary part, zeros if there is none."""
+        if self.imaginary is not None:
+            return self.imaginary
+        return constant(np.zeros(shape_of(self.real), str(self.real.ty.dtype)))
+
 
 def dtype_name(dtype: torch.dtype) -> str:
     """A dtype of PyTorch as TVM writes it. bfloat16 is held as float32: a program in bfloat16 is computed in float32,

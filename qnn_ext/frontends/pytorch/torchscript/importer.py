@@ -39,6 +39,7 @@ from .values import (
     Reference,
     Traced,
     array_of,
+    as_real,
     constant_of,
     dtype_name,
     flattened,
@@ -106,6 +107,15 @@ def quantized_engine(engine: str) -> Iterator[None]:
         yield
     finally:
         torch.backends.quantized.engine = before
+
+
+def _has_complex(operands: list[Any]) -> bool:
+    torch = import_torch()
+
+    def is_complex(value: Any) -> bool:
+        return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
+
+    return any(is_complex(plain(value)) for value in flattened(operands))
 
 
 def _is_batch_size(kind: str, operands: list[Any]) -> bool:
@@ -216,6 +226,10 @@ class Importer:
             expr = constant(array_of(example))
         else:
             raise UnsupportedOperatorError(f"{self.source}: output {index} is {type(value).__name__}, not a tensor")
+        if example.is_complex():
+            raise UnsupportedOperatorError(
+                f"{self.source}: output {index} is {example.dtype}; return torch.view_as_real of it"
+            )
         expr, axes = trimmed(self._sizes, expr)
         return TensorSpec(name, shape_of(expr), dtype_name(example), qparams_of(example), bounded=axes), expr
 
@@ -304,6 +318,11 @@ class Importer:
         if in_place and isinstance(operands[0], self._torch.Tensor):
             operands = [self._no_constant(operands[0]), *operands[1:]]
         arguments = self._arguments(node, operands)
+        if in_place and _has_complex(operands):
+            raise UnsupportedOperatorError(
+                f"{where(node)}: {kind} changes complex numbers in place, which is not supported; use the out-of-place "
+                "operator"
+            )
         if own is None:
             read = [bool(output.uses()) for output in node.outputs()]
             overload = schema_of(node).overload_name
@@ -321,7 +340,9 @@ class Importer:
 
     def _converter(self, node: Any, kind: str, operands: list[Any]) -> Callable[[Node], Any] | None:
         """The operator's own converter, unless it takes an argument as a constant that is computed here, or is not for
-        such arguments."""
+        such arguments, as none is for complex numbers."""
+        if _has_complex(operands):
+            return None
         constants, takes = CONSTANTS.get(kind), TAKES.get(kind)
         arguments = self._arguments(node, operands) if constants or takes else {}
         if any(isinstance(arguments.get(name), Traced) for name in constants or ()):
@@ -357,7 +378,8 @@ class Importer:
         if not isinstance(example, self._torch.Tensor):
             return example
         bound = self.assembly.emit(expr)
-        axes, wanted = self._sizes.of(bound), (tuple(example.shape), dtype_name(example))
+        real = as_real(example)
+        axes, wanted = self._sizes.of(bound), (tuple(real.shape), dtype_name(real))
         shape = tuple(wanted[0][axis] if axis in axes else size for axis, size in enumerate(shape_of(bound)))
         found = (shape, str(bound.ty.dtype))
         if found != wanted:
@@ -396,7 +418,7 @@ class Importer:
         for other in self._traced:
             if other is not target and overlap(other.example, example):
                 found = None
-                if not self._sizes.of(result.expr):
+                if not (self._sizes.of(result.expr) or other.example.is_complex()):
                     found = rewritten(self.assembly.emit, other.example, other.expr, example, result.expr)
                 other.stale = found is None
                 other.expr = other.expr if found is None else found

@@ -16,7 +16,7 @@ from ..common import import_torch
 from .formulas import quantize
 from .node import Node
 from .run_time_sizes import Count, Examples, sources
-from .values import Traced, flattened, plain, qparams_of
+from .values import Traced, as_real, flattened, plain, qparams_of
 
 SPACES = ("aten::", "torchvision::")
 
@@ -67,9 +67,13 @@ class Remaining:
         self._on_integers = name.split("::")[1] in _ON_INTEGERS
 
         def run(*operands: Any) -> Any:
-            given = dict(zip(map(id, self._tensors), operands, strict=True))
+            found = [
+                torch.view_as_complex(operand) if plain(value).is_complex() else operand
+                for value, operand in zip(self._tensors, operands, strict=True)
+            ]
+            given = dict(zip(map(id, self._tensors), found, strict=True))
             result = function(*_replaced(values, given), names=list(arguments))
-            return result if all(read) else self._read(result)
+            return _as_real(result if all(read) else self._read(result))
 
         like = Examples(assembly.builder.sizes)
         examples = [like.of(value, self._example(plain(value).detach())) for value in self._tensors]
@@ -91,7 +95,7 @@ class Remaining:
     def _example(self, tensor: Any) -> Any:
         """What the operator takes of a tensor: the integers of a quantized one, or its values."""
         if not tensor.is_quantized:
-            return tensor
+            return as_real(tensor)
         return tensor.int_repr() if self._on_integers else tensor.dequantize()
 
     def _operand(self, node: Node, value: Traced) -> relax.Expr:
@@ -120,6 +124,13 @@ def _common_qparams(name: str, tensors: Sequence[Any], where: Callable[[], str])
             f"{where()}: operator {name} of tensors with different scales or zero points; dequantize them before"
         )
     return found[0]
+
+
+def _as_real(value: Any) -> Any:
+    """The results, those of complex numbers as their parts."""
+    if isinstance(value, (list, tuple)):
+        return [_as_real(item) for item in value]
+    return value if value is None else as_real(value)
 
 
 def _replaced(value: Any, given: dict[int, Any]) -> Any:

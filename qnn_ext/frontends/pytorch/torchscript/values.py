@@ -138,6 +138,13 @@ def array_of(tensor: Any) -> np.ndarray:
     return np.array((tensor.int_repr() if tensor.is_quantized else tensor).numpy(), order="C")
 
 
+def as_real(tensor: Any) -> Any:
+    """A tensor as its expression is: of complex numbers the real and imaginary parts, along a further axis at the
+    end."""
+    torch = import_torch()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def constant_of(tensor: Any) -> relax.Expr:
     """A torch tensor as a Relax constant."""
     return constant(array_of(tensor))

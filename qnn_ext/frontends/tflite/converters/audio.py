@@ -12,7 +12,7 @@ from tvm import relax
 from ....op.base import constant
 from ..node import Node
 from ..registry import converter
-from .fourier import exponentials
+from .fourier import checked_exponentials
 from .shape import check_elements, reshape
 
 _FLOOR = 1e-12
@@ -32,7 +32,7 @@ def convert_audio_spectrogram(node: Node) -> relax.Expr:
         raise node.unsupported(f"{samples} samples, less than a window of {window}")
     length = 1 << (window - 1).bit_length()
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)
-    tables = [constant(table[:window] * hann[:, None]) for table in exponentials(node, length, length // 2 + 1)]
+    tables = [constant(table[:window] * hann[:, None]) for table in checked_exponentials(node, length, length // 2 + 1)]
     places = np.arange(0, samples - window + 1, stride)[:, None] + np.arange(window)
     check_elements(node, (channels, *places.shape), "folded")
     lines = node.emit(relax.op.permute_dims(node.input(0), [1, 0]))

@@ -12,6 +12,7 @@ from tvm import relax
 
 from ....limits import charge
 from ....op.base import constant
+from ...exponentials import exponentials
 from ..assembly import ComplexValue
 from ..node import Node
 from ..registry import converter
@@ -35,9 +36,11 @@ def convert_rfft2d(node: Node) -> ComplexValue:
     missing = [(0, length - size) for size, length in zip(fitted, lengths, strict=True)]
     data = pad_constant(node, data, [(0, 0)] * (len(shape) - 2) + missing, 0.0)
     wide = node.emit(relax.op.astype(data, "float64"))
-    real, imaginary = (_product(node, wide, constant(table)) for table in exponentials(node, width, width // 2 + 1))
+    real, imaginary = (
+        _product(node, wide, constant(table)) for table in checked_exponentials(node, width, width // 2 + 1)
+    )
     if height > 1:
-        cosines, sines = map(constant, exponentials(node, height, height))
+        cosines, sines = map(constant, checked_exponentials(node, height, height))
         real, imaginary = (
             node.emit(relax.op.subtract(_product(node, cosines, real), _product(node, sines, imaginary))),
             node.emit(relax.op.add(_product(node, cosines, imaginary), _product(node, sines, real))),
@@ -47,17 +50,10 @@ def convert_rfft2d(node: Node) -> ComplexValue:
     return ComplexValue(*(node.emit(relax.op.astype(part, "float32")) for part in (real, conjugate)))
 
 
-def exponentials(node: Node, length: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """cos and sin of 2π k n / length for n < length and k < count, exact at multiples of a right angle."""
+def checked_exponentials(node: Node, length: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The matrices of a transform, if they are not too large."""
     charge(check_elements(node, (2, length, count), "folded"), node.label)
-    turns = np.arange(length)
-    quarter = length // 4 or 1
-    angle = 2 * np.pi / length * turns
-    right = turns % quarter == 0 if length >= 4 else turns >= 0
-    cosine = np.where(right, np.rint(np.cos(angle)), np.cos(angle))
-    sine = np.where(right, np.rint(np.sin(angle)), np.sin(angle))
-    products = np.outer(turns, turns[:count]) % length
-    return cosine[products], sine[products]
+    return exponentials(length, count)
 
 
 def _product(node: Node, first: relax.Expr, second: relax.Expr) -> relax.Expr:

@@ -17,6 +17,7 @@ from tvm import relax
 from .....errors import UnsupportedOperatorError
 from .....limits import charge
 from .....op.base import constant, shape_of
+from ....exponentials import exponentials
 from ..registry import converter
 from ..values import ComplexValue, cast, dtype_of, scalar
 
@@ -26,11 +27,10 @@ def _complex(x: Any) -> ComplexValue:
 
 
 def _exponentials(importer: Any, length: int, count: int, dtype: str) -> tuple[relax.Expr, relax.Expr]:
-    """cos and sin of 2π n k / length, each (n < length, k < count)."""
+    """The matrices of a transform."""
     charge((2, length, count), importer.label)
-    turns = np.outer(np.arange(length), np.arange(count)) % length
-    angles = 2 * np.pi / length * turns
-    return constant(np.cos(angles).astype(dtype)), constant(np.sin(angles).astype(dtype))
+    cosines, sines = (constant(table.astype(dtype)) for table in exponentials(length, count))
+    return cosines, sines
 
 
 def _along(importer: Any, x: relax.Expr, matrix: relax.Expr, axis: int) -> relax.Expr:
@@ -52,8 +52,8 @@ def _transformed(importer: Any, x: ComplexValue, axis: int, forward: bool, count
         return _along(importer, part, matrix, axis)
 
     real, imaginary = times(x.real, cosines), times(x.real, sines)
-    if forward:
-        imaginary = importer.emit(relax.op.negative(imaginary))
+    if forward:  # 0 − x: of 0 it is +0, as PyTorch's is
+        imaginary = importer.emit(relax.op.subtract(scalar(0, dtype), imaginary))
     if x.imaginary is None:
         return ComplexValue(real, imaginary)
     other = times(x.imaginary, sines)
@@ -76,7 +76,7 @@ def _axes(x: ComplexValue, dims: Sequence[int]) -> list[int]:
     return [dim % len(shape_of(x.real)) for dim in dims]
 
 
-@converter("aten._fft_c2c.default")
+@converter("aten._fft_c2c.default", complex_numbers=True)
 def _fft(importer: Any, x: Any, dims: Sequence[int], normalization: int, forward: bool) -> ComplexValue:
     """The transform of complex numbers along axes."""
     value = _complex(x)
@@ -88,7 +88,7 @@ def _fft(importer: Any, x: Any, dims: Sequence[int], normalization: int, forward
     return ComplexValue(*parts)
 
 
-@converter("aten._fft_r2c.default")
+@converter("aten._fft_r2c.default", complex_numbers=True)
 def _fft_of_reals(
     importer: Any, x: relax.Expr, dims: Sequence[int], normalization: int, onesided: bool
 ) -> ComplexValue:
@@ -103,7 +103,7 @@ def _fft_of_reals(
     return ComplexValue(*parts)
 
 
-@converter("aten._fft_c2r.default")
+@converter("aten._fft_c2r.default", complex_numbers=True)
 def _fft_to_reals(importer: Any, x: Any, dims: Sequence[int], normalization: int, length: int) -> relax.Expr:
     """The inverse of `_fft_r2c` with onesided: y[n] = Σ w[k] (Re x[k] cos(2π n k / length) − Im x[k] sin(…)), where
     w[k] is 1 for the ends of a whole spectrum, and 2 for what has a mirror image."""
@@ -115,34 +115,34 @@ def _fft_to_reals(importer: Any, x: Any, dims: Sequence[int], normalization: int
     if shape_of(value.real)[last] != half:
         raise UnsupportedOperatorError(f"a spectrum of {shape_of(value.real)[last]} for {length} samples")
     charge((2, half, length), importer.label)
-    angles = 2 * np.pi / length * (np.outer(np.arange(half), np.arange(length)) % length)
+    cosines, sines = (table.T for table in exponentials(length, half))
     weight = np.full((half, 1), 2.0)
     weight[[0, *([half - 1] if length % 2 == 0 else [])]] = 1
-    result = _along(importer, value.real, constant((weight * np.cos(angles)).astype(dtype)), last)
+    result = _along(importer, value.real, constant((weight * cosines).astype(dtype)), last)
     if value.imaginary is not None:
-        other = _along(importer, value.imaginary, constant((weight * np.sin(angles)).astype(dtype)), last)
+        other = _along(importer, value.imaginary, constant((weight * sines).astype(dtype)), last)
         result = importer.emit(relax.op.subtract(result, other))
     lengths = [*(shape_of(value.real)[axis] for axis in axes), length]
     return _normalized(importer, result, normalization, lengths)
 
 
-@converter("aten.real.default")
+@converter("aten.real.default", complex_numbers=True)
 def _real(importer: Any, x: Any) -> relax.Expr:
     return _complex(x).real
 
 
-@converter("aten.imag.default")
+@converter("aten.imag.default", complex_numbers=True)
 def _imaginary(importer: Any, x: Any) -> relax.Expr:
-    return _parts(_complex(x))[1]
+    return _complex(x).imaginary_part()
 
 
-@converter("aten.view_as_real.default")
+@converter("aten.view_as_real.default", complex_numbers=True)
 def _view_as_real(importer: Any, x: Any) -> relax.Expr:
     """Real and imaginary part along a last axis."""
     return relax.op.stack(_parts(_complex(x)), axis=-1)
 
 
-@converter("aten.view_as_complex.default")
+@converter("aten.view_as_complex.default", complex_numbers=True)
 def _view_as_complex(importer: Any, x: relax.Expr) -> ComplexValue:
     axis = len(shape_of(x)) - 1
     parts = (importer.emit(relax.op.strided_slice(x, [axis], [part], [part + 1])) for part in range(2))
@@ -150,11 +150,10 @@ def _view_as_complex(importer: Any, x: relax.Expr) -> ComplexValue:
 
 
 def _parts(x: ComplexValue) -> list[relax.Expr]:
-    nothing = constant(np.zeros(shape_of(x.real), dtype_of(x.real)))
-    return [x.real, nothing if x.imaginary is None else x.imaginary]
+    return [x.real, x.imaginary_part()]
 
 
-@converter("aten.abs.default")
+@converter("aten.abs.default", complex_numbers=True)
 def _absolute(importer: Any, x: Any) -> relax.Expr:
     """|x|, which is √(Re² + Im²) of complex numbers."""
     if not isinstance(x, ComplexValue):

@@ -236,12 +236,17 @@ def _same(importer: Any, x: relax.Expr, *_options: Any) -> relax.Expr:
     "aten.type_as.default",
     "aten.float.default",
     "quantized_decomposed.convert_element_type.no_fuse",
+    complex_numbers=True,
 )
 def _to(importer: Any, x: Any, *_options: Any) -> Any:
     """A cast to the dtype that the program declares. Integer weights become float through R.qnn.dequantize with scale
     1, so they stay integers in the module."""
     if importer.meta.dtype.is_complex:
-        return x if isinstance(x, ComplexValue) else ComplexValue(x)
+        dtype = dtype_name(importer.meta.dtype.to_real())
+        parts = [x.real, x.imaginary] if isinstance(x, ComplexValue) else [x]
+        return ComplexValue(*(part if part is None else cast(importer, part, dtype) for part in parts))
+    if isinstance(x, ComplexValue):
+        x = x.real  # as in PyTorch
     value = constant_value(x)
     if value is not None and value.dtype.itemsize == 1 and value.ndim >= 2 and importer.dtype == "float32":
         return importer.emit(qnn.dequantize(x, np.float32(1), np.int32(0)))

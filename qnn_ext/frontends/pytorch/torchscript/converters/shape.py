@@ -305,8 +305,11 @@ def _mirrored(node: Node, mode: str, widths: Sequence[int]) -> relax.Expr:
 # ---- types -------------------------------------------------------------------------------------------------------
 
 
+_COMPLEX = (8, 9, 10)  # PyTorch's numbers of the complex dtypes, in a script
+
+
 @converter("aten::to", "aten::type_as", "aten::float", "aten::_to_copy", "aten::int", "aten::long", "aten::half",
-           "aten::double", "aten::bool")  # fmt: skip
+           "aten::double", "aten::bool", takes=lambda arguments: arguments.get("dtype") not in _COMPLEX)  # fmt: skip
 def _to(node: Node) -> relax.Expr:
     from ..values import dtype_name
 
