@@ -473,7 +473,7 @@ REFUSED = {
     "dropout": (lambda x: F.dropout(x, training=True), torch.ones(3)),
     "float8": (lambda x: x.to(torch.float8_e4m3fn).float() * 2, torch.ones(3)),
     "offsets of bags": (lambda x: torch.embedding_bag(torch.ones(4, 2), x.long(), torch.tensor([0]))[1], torch.ones(3)),
-    "complex": (lambda x: torch.fft.fft(x).exp().real, torch.ones(3)),
+    "complex": (lambda x: torch.fft.fft(x).tan().real, torch.ones(3)),
 }
 
 
