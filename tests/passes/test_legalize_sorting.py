@@ -62,9 +62,25 @@ def test_selection_by_a_heap(rng, count, length, largest, dtype):
         np.testing.assert_array_equal(actual, expected, strict=True)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("count", [5, 20, 60])
-def test_what_is_not_a_number_leaves_every_position_at_most_once(rng, count):
-    x = rng.standard_normal((4, 64)).astype(np.float32)
-    x[rng.random(x.shape) < 0.3] = np.nan
-    ((positions, _),) = sorted_in(lambda data: relax.op.topk(data, count, 1, "indices", dtype="int32"), x)
-    assert all(len(set(row)) == count and set(row) <= set(range(64)) for row in positions.tolist())
+def test_nan_is_the_largest(rng, count, largest, dtype):
+    """By insertion, by a heap, and by merging; among zeros of both signs and infinities, which are as they came."""
+    special = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-7], (4, 64))
+    x = np.where(rng.random((4, 64)) < 0.6, special, rng.standard_normal((4, 64))).astype(dtype)
+
+    def call(data):
+        return relax.op.topk(data, count, 1, "both", largest=largest, dtype="int32")
+
+    sign = -1 if largest else 1
+    order = []
+    for row in x:
+        missing = [place for place in range(64) if np.isnan(row[place])]
+        numbers = sorted(set(range(64)) - set(missing), key=lambda place, row=row: (sign * row[place], place))
+        order.append((missing + numbers if largest else numbers + missing)[:count])
+    (values, of_interpreter), (positions, expected) = sorted_in(call, x)
+    np.testing.assert_array_equal(positions, expected, strict=True)
+    np.testing.assert_array_equal(positions[::-1], order)
+    np.testing.assert_array_equal(values, of_interpreter, strict=True)
+    np.testing.assert_array_equal(values[::-1], np.take_along_axis(x, np.array(order), 1))

@@ -1,7 +1,7 @@
 """The order of a row's elements as loop nests.
 
-All keep equal elements in their original order. Rows are independent. What is not a number has no order: where it ends
-up is not defined, but every position is some element's.
+All keep equal elements in their original order. Rows are independent. NaN is larger than all numbers, as in NumPy and
+PyTorch.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ...numerics.tir import is_number
 from .nest import nest
 
 Expr = Any
@@ -42,8 +43,11 @@ def sorted_positions(x: te.Tensor, axis: int, descending: bool, count: int) -> t
             at = _along(row, outer, axis)
 
             def is_before(one: Expr, two: Expr) -> Expr:
-                a, b = values[at(one)], values[at(two)]
-                return a > b if descending else a < b
+                less, more = (values[at(place)] for place in ((two, one) if descending else (one, two)))
+                if not str(x.dtype).startswith("float"):
+                    return less < more
+                # TVM makes "less < more" of "not less >= more", whatever NaN is
+                return tirx.Select(is_number(more), less < more, is_number(less))
 
             fill(is_before, _Line(out, at), length, count)
         return builder.get()

@@ -46,7 +46,6 @@ EXCLUDED = {
     **dict.fromkeys(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "TensorScatter"), CACHED),
     **dict.fromkeys(("ArrayFeatureExtractor", "Scaler"), "tests/frontends/onnx/test_classical.py compares them"),
     "AffineGrid": "tests/frontends/onnx/test_affine_grid.py compares it with ONNX Runtime",
-    "DeformConv": "tests/frontends/onnx/test_deformable.py compares it with ONNX Runtime",
     "GatherBlockQuantized": PACKED,
     **dict.fromkeys(("MoE", "QMoE"), "tests/frontends/onnx/test_mixture_of_experts.py compares it with ONNX Runtime"),
     "MatMulBnb4": "tests/frontends/onnx/test_microsoft_bnb4.py compares it with ONNX Runtime",
