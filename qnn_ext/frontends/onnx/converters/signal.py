@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ....limits import charge, check_elements
+from ....limits import check_elements
 from ....op.base import constant, normalize_axis, shape_of
 from ...exponentials import exponentials
 from ..node import Node
@@ -21,8 +21,7 @@ _FLOATS = ("float32", "float64")
 
 def _exponentials(node: Node, length: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
     """cos and −sin of 2π k n / length, each (n < length, k < bins)."""
-    charge((2, length, bins), node.label)
-    cosines, sines = exponentials(length, bins)
+    cosines, sines = exponentials(length, bins, node.label)
     return cosines, -sines
 
 

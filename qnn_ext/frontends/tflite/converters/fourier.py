@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ....limits import charge
 from ....op.base import constant
 from ...exponentials import exponentials
 from ..assembly import ComplexValue
@@ -52,8 +51,8 @@ def convert_rfft2d(node: Node) -> ComplexValue:
 
 def checked_exponentials(node: Node, length: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The matrices of a transform, if they are not too large."""
-    charge(check_elements(node, (2, length, count), "folded"), node.label)
-    return exponentials(length, count)
+    check_elements(node, (2, length, count), "folded")
+    return exponentials(length, count, node.label)
 
 
 def _product(node: Node, first: relax.Expr, second: relax.Expr) -> relax.Expr:

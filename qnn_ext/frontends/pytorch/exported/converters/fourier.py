@@ -15,7 +15,6 @@ import numpy as np
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
-from .....limits import charge
 from .....op.base import constant, shape_of
 from ....exponentials import exponentials
 from ..registry import converter
@@ -28,8 +27,7 @@ def _complex(x: Any) -> ComplexValue:
 
 def _exponentials(importer: Any, length: int, count: int, dtype: str) -> tuple[relax.Expr, relax.Expr]:
     """The matrices of a transform."""
-    charge((2, length, count), importer.label)
-    cosines, sines = (constant(table.astype(dtype)) for table in exponentials(length, count))
+    cosines, sines = (constant(table.astype(dtype)) for table in exponentials(length, count, importer.label))
     return cosines, sines
 
 
@@ -114,8 +112,7 @@ def _fft_to_reals(importer: Any, x: Any, dims: Sequence[int], normalization: int
     half, dtype = length // 2 + 1, dtype_of(value.real)
     if shape_of(value.real)[last] != half:
         raise UnsupportedOperatorError(f"a spectrum of {shape_of(value.real)[last]} for {length} samples")
-    charge((2, half, length), importer.label)
-    cosines, sines = (table.T for table in exponentials(length, half))
+    cosines, sines = (table.T for table in exponentials(length, half, importer.label))
     weight = np.full((half, 1), 2.0)
     weight[[0, *([half - 1] if length % 2 == 0 else [])]] = 1
     result = _along(importer, value.real, constant((weight * cosines).astype(dtype)), last)
