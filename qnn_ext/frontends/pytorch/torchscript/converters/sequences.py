@@ -83,8 +83,7 @@ def padded_with(node: Node, value: relax.Expr, lengths: relax.Expr | None, paddi
 # ---- the order of the lengths --------------------------------------------------------------------------------------
 #
 # Vectors of integers, each compared with each in ordinary kernels. That suits lengths and permutations of them, of
-# which there is one for each sample of a batch; with TVM's sorting and scattering the model would not be one program.
-# Other tensors take those.
+# which there is one for each sample of a batch. Other tensors take the operators that sort and scatter.
 
 
 def _is_short(tensor: Any) -> bool:
