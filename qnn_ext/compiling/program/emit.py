@@ -20,9 +20,9 @@ from ...targets.features import backend_of, sharing_of
 from ..workers import system_of, use_workers
 from .barriers import Access, Range, barriers
 from .graph import Graph, Step
-from .phases import Kernel, Phase, pointer_var
+from .phases import IMPORT, Kernel, Phase, pointer_var
 from .storage import Loop, Storage, Where, aligned, path_of
-from .support import BARRIER, CLAIM, CLAIMS, CLOCK, support_ir
+from .support import CLAIM, CLAIMS, CLOCK, MEET, clock_ir, support_functions
 
 PROGRAM = "program"
 """Name of the function in the library."""
@@ -41,7 +41,7 @@ PARTS = 8
 """The most parts of a phase for each task."""
 
 MANY = 1 << 12  # more than any number of threads
-TOGETHER = 256  # statements per function: LLVM's time grows with their square
+TOGETHER = 512  # statements per function: LLVM's time grows with their square, but it merges shorter ones again
 INT = ir.PrimType("int32")
 
 
@@ -176,6 +176,7 @@ class Emitter:
         self._claimed = self._most_claimed = 0  # phases in parts since the last barrier, and at most
         self._counters: dict[Loop, tirx.Var] = {}
         self._numbers: dict[Loop, Any] = {}
+        self._support = {name: ir.GlobalVar(name) for name in (MEET, CLAIM)}
 
     def module(self, functions: dict[ir.GlobalVar, tirx.PrimFunc], claims: int) -> IRModule:
         """The program's functions. claims: where those of all tasks are in the workspace"""
@@ -184,6 +185,8 @@ class Emitter:
         functions = {**functions, share: self._share(), program: self._program(share)}
         functions[ir.GlobalVar(MEMORY)] = self._memory()
         if self._threaded:
+            added = support_functions(backend_of(self._target), system_of(self._target))
+            functions.update((self._support[name], function) for name, function in added.items())
             functions.update(use_workers(self._target))
         return tirx.transform.BindTarget(self._target.with_host(self._target))(IRModule(functions))
 
@@ -386,10 +389,10 @@ class Emitter:
         self._claimed += 1
         self._most_claimed = max(self._most_claimed, self._claimed)
         part = tirx.decl_buffer((1,), "int32", "part", layout=None)
-        claim = tirx.call_extern("int32", CLAIM, self._counter(), claims, self._task, self._tasks, int32(parts))
-        claimed = tirx.BufferStore(part, claim, [int32(0)])
-        body = tirx.SeqStmt([run(part[int32(0)], self._tasks * int32(parts)), claimed])
-        return tirx.SeqStmt([tirx.AllocBuffer(part), claimed, tirx.While(part[int32(0)] >= 0, body)])
+        place = tirx.address_of(part[int32(0)])
+        claim = self._supported(CLAIM, self._counter(), claims, self._task, self._tasks, int32(parts), place)
+        body = tirx.SeqStmt([run(part[int32(0)], self._tasks * int32(parts)), claim])
+        return tirx.SeqStmt([tirx.AllocBuffer(part), claim, tirx.While(part[int32(0)] >= 0, body)])
 
     def _address(self, storage: Storage) -> ir.Expr:
         buffer = self._bytes[0 if storage.array is None else 1]
@@ -400,7 +403,10 @@ class Emitter:
 
     def _meet(self) -> tirx.Stmt:
         self._claimed = 0
-        return tirx.Evaluate(tirx.call_extern("void", BARRIER, self._counter(), self._tasks))
+        return self._supported(MEET, self._counter(), self._tasks)
+
+    def _supported(self, name: str, *args: ir.Expr) -> tirx.Stmt:
+        return tirx.Evaluate(ir.Call(self._support[name], args, ret_ty=INT))
 
     def _counter(self) -> ir.Expr:
         """Where the barrier's counters are."""
@@ -432,7 +438,7 @@ class Emitter:
                     tirx.IfThenElse(tirx.EQ(tasks, int32(1)), alone, self._launch(run)),
                 ]
             )
-        body = tirx.AttrStmt(0, "pragma_import_llvm", self._support(), body)
+        body = tirx.AttrStmt(0, IMPORT, clock_ir(backend_of(self._target)), body)
         attrs = {"global_symbol": PROGRAM, "tirx.noalias": True}
         return tirx.PrimFunc([workspace, weights, tasks, profile], body, attrs=ir.make_node("ir.DictAttrs", **attrs))
 
@@ -484,6 +490,3 @@ class Emitter:
         for pragma in ("pragma_parallel_stride_pattern", "pragma_parallel_launch_point"):
             stmt = tirx.AttrStmt(0, pragma, int32(1), stmt)
         return stmt
-
-    def _support(self) -> str:
-        return support_ir(backend_of(self._target), system_of(self._target))

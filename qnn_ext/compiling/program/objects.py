@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, ir, tirx
 from tvm.ir.transform import PassContext
+from tvm.support.cc import create_shared
 from tvm.target import Target
 from tvm.tirx.build import codegen_build
 
@@ -74,32 +75,35 @@ class DividedProgram:
         """The module to run where there is no linker."""
         return self._whole.jit()
 
-    def export_library(self, path: str, **options: Any) -> None:
+    def export_library(self, path: str, fcompile: Callable[..., None] = create_shared, **options: Any) -> None:
         """Link a shared library, as TVM's `Executable.export_library` does."""
-        timed("machine code", lambda: self._linked(path, **options))
+        timed("machine code", lambda: self._linked(path, fcompile, **options))
 
-    def _linked(self, path: str, **options: Any) -> None:
+    def _linked(self, path: str, fcompile: Callable[..., None], **options: Any) -> None:
         workers = ThreadPoolExecutor(self._kept.jobs or default_threads())  # TVM and LLVM hold no lock, nor Python's
         try:
             functions = self._named(workers)
             symbols = {var: str(function.attrs["global_symbol"]) for var, function in functions.items()}
             unique = {str(function.attrs["global_symbol"]): function for function in functions.values()}
-            main = workers.submit(self._compiled_main, symbols, PassContext.current())
-            groups = list(_groups(unique))
-            contents = workers.map(self._object, groups)
             with tempfile.TemporaryDirectory(prefix="qnn-ext-") as folder:
+                rest = Path(folder) / "program.o"
+                main = workers.submit(self._write_main, rest, symbols, PassContext.current())
+                groups = list(_groups(unique))
+                contents = workers.map(self._object, groups)
                 objects = [Path(folder) / f"kernels{index}.o" for index in range(len(groups))]
                 for index, (file, content) in enumerate(zip(objects, contents, strict=True)):
                     file.write_bytes(content)
                     progressed((index + 1) / len(objects))
-                main.result().export_library(path, addons=list(map(str, objects)), **options)
+                main.result()
+                fcompile(path, [*map(str, objects), str(rest)], **options)
         finally:
             workers.shutdown(cancel_futures=True)
 
-    def _compiled_main(self, symbols: Mapping[ir.GlobalVar, str], context: PassContext) -> tvm.runtime.Executable:
-        """The program without its kernels, compiled in another thread."""
+    def _write_main(self, path: Path, symbols: Mapping[ir.GlobalVar, str], context: PassContext) -> None:
+        """Write the object of the program without its kernels, compiled in another thread."""
         with context:
-            return tvm.compile(self._main(symbols), self._target, tir_pipeline=self._pipeline)
+            compiled = tvm.compile(self._main(symbols), self._target, tir_pipeline=self._pipeline)
+        compiled.mod.write_to_file(str(path), "o")
 
     def _main(self, symbols: Mapping[ir.GlobalVar, str]) -> IRModule:
         """The program without its kernels, which it calls by their symbols."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from tvm import ir, tirx
+
 from ...targets.backend import Backend
 from ..workers import SLEEP, SPINS, SYSCALL, WAKE, sleeps
+from .phases import IMPORT
 
-BARRIER = "qnn_barrier"
+MEET = "meet"
 """(counters, task count): wait until all tasks have arrived. `counters` are two int32 that start at zero: of arrivals,
 and of tasks that sleep until the others arrive."""
 
-CLAIM = "qnn_claim"
-"""(counters of the barrier, claims, task, task count, parts of a task) → the next part of a phase for this task, -1 if
-none is left. Each task has parts of its own, and gets one after another of them, then those that others have not begun.
-`claims` are an int64 for each task, `CLAIMS` bytes apart, that start at -1. Two phases without a barrier in between
-need different ones; after a barrier they can be used again."""
+CLAIM = "claim"
+"""(counters of the barrier, claims, task, task count, parts of a task, place): store the next part of a phase for this
+task in the int32 at `place`, -1 if none is left. Each task has parts of its own, and gets one after another of them,
+then those that others have not begun. `claims` are an int64 for each task, `CLAIMS` bytes apart, that start at -1. Two
+phases without a barrier in between need different ones; after a barrier they can be used again."""
 
 CLAIMS = 64
 """Bytes of the claims of one task, which has a cache line for those of all phases between two barriers."""
@@ -26,7 +29,7 @@ CLOCK = "qnn_clock"
 # all in one order (seq_cst): so the former sees the sleeper, or the latter finds a new value and does not sleep. Where
 # there is nothing to sleep on, a task that waits longer yields in each round.
 _BARRIER = """
-define void @qnn_barrier(ptr %counter, i32 %tasks) noinline nounwind {{
+define void @qnn_barrier(ptr %counter, i32 %tasks) nounwind {{
 entry:
   %sleepers = getelementptr i32, ptr %counter, i32 1
   %before = atomicrmw add ptr %counter, i32 1 seq_cst
@@ -73,7 +76,7 @@ _SLEEP = f"""%counted = atomicrmw add ptr %sleepers, i32 1 seq_cst
 # A claim holds the number of barriers before a phase, and how many parts of it were given away. Where the number is
 # another one, it is of an earlier phase, as nobody has passed the next barrier yet: no part of this one is given away.
 _CLAIM = f"""
-define i32 @qnn_claim(ptr %counter, ptr %claims, i32 %task, i32 %tasks, i32 %parts) noinline nounwind {{
+define i32 @qnn_claim(ptr %counter, ptr %claims, i32 %task, i32 %tasks, i32 %parts) nounwind {{
 entry:
   %arrived = load atomic i32, ptr %counter acquire, align 4
   %barriers = udiv i32 %arrived, %tasks
@@ -128,11 +131,35 @@ declare i64 @llvm.{counter}()
 """
 
 
-def support_ir(backend: Backend, system: str) -> str:
-    """The LLVM IR of the helpers for a family of CPUs.
+def clock_ir(backend: Backend) -> str:
+    """The LLVM IR of `CLOCK`."""
+    return _CLOCK.format(counter=backend.clock)
+
+
+def support_functions(backend: Backend, system: str) -> dict[str, tirx.PrimFunc]:
+    """`MEET` and `CLAIM` for a family of CPUs. They are functions around those of imported IR, which TVM inlines
+    wherever they are called: a long program waits a thousand times.
 
     system: the operating system, as `sys.platform` names it
     """
+    counters, claims, place = (tirx.Var(name, "handle") for name in ("counters", "claims", "place"))
+    task, tasks, parts = (tirx.Var(name, "int32") for name in ("task", "tasks", "parts"))
+    part, zero = tirx.decl_buffer((1,), "int32", "part", layout=None), tirx.IntImm("int32", 0)
+    met = tirx.Evaluate(tirx.call_extern("void", "qnn_barrier", counters, tasks))
+    claimed = tirx.call_extern("int32", "qnn_claim", counters, claims, task, tasks, parts)
+    stored = tirx.SeqStmt([tirx.DeclBuffer(part, data=place), tirx.BufferStore(part, claimed, [zero])])
+    return {
+        MEET: _around(_barrier_ir(backend, system), [counters, tasks], met),
+        CLAIM: _around(_CLAIM, [counters, claims, task, tasks, parts, place], stored),
+    }
+
+
+def _around(imported: str, params: list[tirx.Var], body: tirx.Stmt) -> tirx.PrimFunc:
+    body = tirx.SeqStmt([tirx.AttrStmt(0, IMPORT, imported, body), tirx.Return(tirx.IntImm("int32", 0))])
+    return tirx.PrimFunc(params, body, ir.PrimType("int32"))
+
+
+def _barrier_ir(backend: Backend, system: str) -> str:
     pause, declare_pause = backend.pause
     wake = ""
     if sleeps(backend, system):
@@ -145,4 +172,4 @@ def support_ir(backend: Backend, system: str) -> str:
     else:
         rest, declare_rest = _YIELD
     barrier = _BARRIER.format(spins=SPINS, most=SPINS + backend.pauses, pause=pause, rest=rest, wake=wake)
-    return "\n".join([barrier, _CLAIM, declare_pause, declare_rest, _CLOCK.format(counter=backend.clock)])
+    return "\n".join([barrier, declare_pause, declare_rest])

@@ -9,7 +9,7 @@ from tvm import IRModule, ir, relax, tirx
 
 import qnn_ext
 from qnn_ext.compiling.program.emit import PARTS, Emitter
-from qnn_ext.compiling.program.support import CLAIM, CLAIMS, support_ir
+from qnn_ext.compiling.program.support import CLAIM, CLAIMS, support_functions
 from qnn_ext.compiling.workers import system_of
 from qnn_ext.targets.features import backend_of
 from qnn_ext.targets.names import make_target
@@ -27,15 +27,13 @@ def claim():
     zero = tirx.IntImm("int32", 0)
     places = [tirx.address_of(buffer[zero]) for buffer in (counter, claims)]
     numbers = [call[tirx.IntImm("int32", index)] for index in range(3)]
-    part = tirx.call_extern("int32", CLAIM, *places, *numbers)
-    body = tirx.AttrStmt(
-        0,
-        "pragma_import_llvm",
-        support_ir(backend_of(target), system_of(target)),
-        tirx.BufferStore(call, part, [tirx.IntImm("int32", 3)]),
-    )
+    called = support_functions(backend_of(target), system_of(target))[CLAIM]
+    part = tirx.address_of(call[tirx.IntImm("int32", 3)])
+    symbol = ir.GlobalVar("called")
+    body = tirx.Evaluate(ir.Call(symbol, [*places, *numbers, part], ret_ty=ir.PrimType("int32")))
     attrs = ir.make_node("ir.DictAttrs", global_symbol="claim")
-    run = tvm.compile(IRModule({ir.GlobalVar("claim"): tirx.PrimFunc(buffers, body, attrs=attrs)}), target)["claim"]
+    functions = {ir.GlobalVar("claim"): tirx.PrimFunc(buffers, body, attrs=attrs), symbol: called}
+    run = tvm.compile(IRModule(functions), target)["claim"]
 
     def claimed(counters: tvm.runtime.Tensor, claims: tvm.runtime.Tensor, task: int, tasks: int, parts: int) -> int:
         numbers = tvm.runtime.tensor(np.array([task, tasks, parts, -2], np.int32))
