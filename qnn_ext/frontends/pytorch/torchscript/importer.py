@@ -324,7 +324,7 @@ class Importer:
                 "operator"
             )
         if own is None:
-            read = [bool(output.uses()) for output in node.outputs()]
+            read = [in_place or bool(output.uses()) for output in node.outputs()]  # where written, it is read later
             overload = schema_of(node).overload_name
             own = remaining.Remaining(self.assembly, kind, overload, arguments, read, partial(where, node)).convert
         examples = self._results(node, run([plain(value) for value in operands]))

@@ -62,6 +62,23 @@ def test_operator(rng, name):
     check(OPERATORS[name], torch.from_numpy(rng.normal(0, 1, (2, 8, 6, 4)).astype(np.float32)))
 
 
+class InPlace(torch.nn.Module):
+    """Its operators' own results are read nowhere, as in most scripts."""
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros_like(x)
+        y.scatter_(0, index, x)
+        y.tan_()
+        return y
+
+
+def test_an_operator_in_place_as_a_statement(rng):
+    x, index = torch.from_numpy(rng.normal(0, 0.4, (4, 3)).astype(np.float32)), torch.randint(0, 4, (4, 3))
+    module = from_pytorch(torch.jit.script(InPlace().eval()), (x, index))
+    (found,) = Interpreter(module).run([x.numpy(), index.numpy()]).values()
+    np.testing.assert_allclose(found, InPlace()(x, index).numpy(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("mask", [None, "queries", "keys", "float"])
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_transformer_encoder(rng, mask, norm_first):
