@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
@@ -113,6 +113,15 @@ def split(function: tirx.PrimFunc, tasks: int, meeting: float) -> Kernel:
     return _Splitter(function, tasks, meeting).kernel()
 
 
+@dataclass
+class _Group:
+    """Statements that become one phase, and the estimated nanoseconds that they take on one core."""
+
+    statements: list[tirx.Stmt]
+    parallel: bool
+    cost: float
+
+
 class _Splitter:
     def __init__(self, function: tirx.PrimFunc, tasks: int, meeting: float) -> None:
         self._function = function
@@ -145,19 +154,19 @@ class _Splitter:
 
     def kernel(self) -> Kernel:
         groups = self._groups()
-        used = [self._used(statements) for statements, _ in groups]
+        used = [self._used(group.statements) for group in groups]
         shared = [
             buffer
             for buffer, alloc in self._allocated.items()
             if sum(buffer in names for names in used) > 1
             or _bytes(alloc) > self._stack_bytes
-            or any(parallel and buffer in names for names, (_, parallel) in zip(used, groups, strict=True))
+            or any(group.parallel and buffer in names for names, group in zip(used, groups, strict=True))
         ]
-        bodies = [[self._move_large(stmt, parallel) for stmt in statements] for statements, parallel in groups]
-        phases = [
-            self._phase(body, parallel, self._used(body), shared)
-            for body, (_, parallel) in zip(bodies, groups, strict=True)
+        moved = [
+            replace(group, statements=[self._move_large(stmt, group.parallel) for stmt in group.statements])
+            for group in groups
         ]
+        phases = [self._phase(group, self._used(group.statements), shared) for group in moved]
         sizes = [_bytes(self._allocated[buffer]) for buffer in shared] + [size for _, size in self._private]
         return Kernel(tuple(phases), tuple(sizes))
 
@@ -176,17 +185,18 @@ class _Splitter:
 
         return tvm_ffi.structural_map(stmt, (tirx.AllocBuffer, move))
 
-    def _groups(self) -> list[tuple[list[tirx.Stmt], bool]]:
-        """Groups of consecutive statements, and whether each is parallel: parallel loops are separate, serial
-        statements together."""
+    def _groups(self) -> list[_Group]:
+        """Consecutive statements: each parallel loop is a group of its own, serial statements are together."""
+        costs = [nanoseconds(stmt) for stmt in self._statements]
         if any(not self._is_constant(binding.value) for binding in self._bound.values()):
-            return [([serial_body(stmt) for stmt in self._statements], False)]  # a value is bound between two stages
-        groups: list[tuple[list[tirx.Stmt], bool]] = []
-        for stmt in self._statements:
-            parallel = self._worth_sharing(stmt)
-            if parallel or not groups or groups[-1][1]:
-                groups.append(([], parallel))
-            groups[-1][0].append(stmt if parallel else serial_body(stmt))
+            return [_Group([serial_body(stmt) for stmt in self._statements], False, sum(costs))]  # one binds a value
+        groups: list[_Group] = []
+        for stmt, cost in zip(self._statements, costs, strict=True):
+            parallel = self._worth_sharing(stmt, cost)
+            if parallel or not groups or groups[-1].parallel:
+                groups.append(_Group([], parallel, 0.0))
+            groups[-1].statements.append(stmt if parallel else serial_body(stmt))
+            groups[-1].cost += cost
         return groups
 
     def _is_constant(self, value: Any) -> bool:
@@ -196,11 +206,10 @@ class _Splitter:
         tvm_ffi.structural_walk(value, (ir.TensorLoad, lambda load: found.append(load.source)))
         return all(buffer in self._declared and self._declared[buffer].data.same_as(numbers) for buffer in found)
 
-    def _worth_sharing(self, stmt: tirx.Stmt) -> bool:
+    def _worth_sharing(self, stmt: tirx.Stmt, cost: float) -> bool:
         """Whether a parallel loop saves more than the barrier after it costs."""
-        if not isinstance(stmt, tirx.For) or stmt.kind != tirx.ForKind.PARALLEL:
-            return False
-        return nanoseconds(stmt) * (1 - 1 / self._most_tasks) > self._meeting
+        parallel = isinstance(stmt, tirx.For) and stmt.kind == tirx.ForKind.PARALLEL
+        return parallel and cost * (1 - 1 / self._most_tasks) > self._meeting
 
     def _used(self, statements: Iterable[tirx.Stmt]) -> set[Any]:
         """The variables that statements use, including those that their declarations and bindings use in turn."""
@@ -217,8 +226,8 @@ class _Splitter:
                 pending += _variables(self._bound[var].value)
         return found
 
-    def _phase(self, statements: list[tirx.Stmt], parallel: bool, used: set[Any], shared: Sequence[Any]) -> Phase:
-        cost = sum(nanoseconds(stmt) for stmt in statements)
+    def _phase(self, group: _Group, used: set[Any], shared: Sequence[Any]) -> Phase:
+        statements = group.statements
         scratch = {buffer: pointer_var(f"{buffer.name}_p", str(buffer.ty.dtype)) for buffer in shared if buffer in used}
         prelude: list[tirx.Stmt] = [tirx.DeclBuffer(buffer, data=pointer) for buffer, pointer in scratch.items()]
         prelude += [alloc for buffer, alloc in self._allocated.items() if buffer in used and buffer not in scratch]
@@ -230,14 +239,14 @@ class _Splitter:
         pointers = [everything[i] for i in indices]
         counts: list[tirx.Var] = []
         iterations = 0
-        if parallel:
+        if group.parallel:
             (loop,) = statements
             iterations = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else 0
             part, parts = (tirx.Var(name, "int32") for name in ("part", "parts"))
             counts = [part, parts, self._task]
             statements = [share(loop, part, parts)]
         function = self._as_function([*prelude, *statements], pointers, counts)
-        return Phase(function, indices, parallel, cost, iterations)
+        return Phase(function, indices, group.parallel, group.cost, iterations)
 
     def _as_function(
         self, statements: list[tirx.Stmt], pointers: list[tirx.Var], counts: list[tirx.Var]

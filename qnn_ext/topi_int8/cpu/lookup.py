@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from ...qparams import dtype_range
+from ..generic.block import has_size
 
 Expr = Any
 ENTRIES = 256
@@ -33,7 +34,7 @@ def byte_lookup(load: TensorLoad) -> Lookup | None:
     """The lookup that a load performs; None for other loads and for single values."""
     table = load.source
     dtype, _, lanes = str(load.ty.dtype).partition("x")
-    is_table = dtype in ("int8", "uint8") and [str(size) for size in table.shape] == [str(ENTRIES)]
+    is_table = dtype in ("int8", "uint8") and has_size(table, ENTRIES)
     index = _byte_index(load.indices[0]) if is_table and lanes else None
     return None if index is None else Lookup(table, dtype, index, int(lanes))
 

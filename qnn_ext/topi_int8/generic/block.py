@@ -259,14 +259,22 @@ def stride_of(indices: Sequence[Any], var: tirx.Var) -> str:
 
 def is_table(load: TensorLoad) -> bool:
     """Whether an 8-bit value is the index into 256 bytes."""
-    sizes = [str(size) for size in load.source.shape]
-    return sizes == ["256"] and str(load.ty.dtype) in ("int8", "uint8") and bool(expressions(load.indices[0])[1:])
+    return has_size(load.source, 256) and str(load.ty.dtype) in ("int8", "uint8") and _is_computed(load.indices[0])
+
+
+def has_size(buffer: tirx.Buffer, size: int) -> bool:
+    """Whether a buffer has one axis, of this size."""
+    shape = buffer.shape
+    return len(shape) == 1 and isinstance(shape[0], tirx.IntImm) and int(shape[0]) == size
 
 
 def is_segments(load: TensorLoad) -> bool:
     """Whether a computed index selects one of the coefficients of a piecewise function."""
-    sizes = [str(size) for size in load.source.shape]
-    return sizes == [str(SEGMENTS)] and str(load.ty.dtype) == "float32" and bool(expressions(load.indices[0])[1:])
+    return has_size(load.source, SEGMENTS) and str(load.ty.dtype) == "float32" and _is_computed(load.indices[0])
+
+
+def _is_computed(index: Any) -> bool:
+    return len(expressions(index)) > 1
 
 
 def _is_opaque(node: SBlock) -> bool:

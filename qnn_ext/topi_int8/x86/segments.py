@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from ...numerics.piecewise import SEGMENTS
 from ...targets.features import has_feature
+from ..generic.block import has_size
 
 Expr = Any
 HALF = SEGMENTS // 2
@@ -22,7 +23,7 @@ def looked_up(load: TensorLoad, target: Target) -> Expr:
     """table[i] for a vector of i from 0 to 15 as such instructions; other loads are unchanged."""
     count = str(load.ty.dtype).partition("x")[2]
     table = load.source  # its elements may be vectors, where a tensor of 16 rows is kept
-    if str(table.dtype) != "float32" or [str(size) for size in table.shape] != [str(SEGMENTS)]:
+    if str(table.dtype) != "float32" or not has_size(table, SEGMENTS):
         return load
     index, lanes = load.indices[0], int(count or 1)
     wide = has_feature(target, "avx512f")
