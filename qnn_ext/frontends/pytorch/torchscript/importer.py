@@ -412,7 +412,10 @@ class Importer:
 
     def _overwrite(self, target: Traced, example: Any, expr: relax.Expr) -> Traced:
         """An in-place operator: the tensor it writes to now holds the result, and other views of the elements that it
-        changed hold them too."""
+        changed hold them too. It keeps its dtype, whatever is written."""
+        if isinstance(expr, relax.Expr) and not example.is_quantized:
+            expr, dtype = self.assembly.emit(expr), dtype_name(as_real(example))
+            expr = expr if str(expr.ty.dtype) == dtype else relax.op.astype(expr, dtype)
         result = self._result(example, expr)
         self._traced.remove(result)
         for other in self._traced:

@@ -154,8 +154,11 @@ def _functional(name: str, overload: str) -> Callable[..., Any] | None:
         return lambda *arguments, names: formula(**dict(zip(names, arguments, strict=True)))
     torch = import_torch()
     space, short = name.split("::")
-    packet = getattr(getattr(torch.ops, space), short if short.endswith("__") else short.rstrip("_"), None)
-    found = getattr(packet, overload or "default", None)
+    operators = getattr(torch.ops, space)
+    if short.endswith("_") and not short.endswith("__"):
+        found = _out_of_place(operators, short, overload)
+    else:
+        found = getattr(getattr(operators, short, None), overload or "default", None)
     if found is None or found._schema.is_mutable or torch.Tag.nondeterministic_seeded in found.tags:
         return None
     if any(str(result.type) not in ("Tensor", "List[Tensor]") for result in found._schema.returns):
@@ -168,6 +171,21 @@ def _functional(name: str, overload: str) -> Callable[..., Any] | None:
         return found(*positional, **{key: value for key, value in pairs if key in keyword_only})
 
     return call
+
+
+def _out_of_place(operators: Any, name: str, overload: str) -> Any:
+    """The operator that computes what an in-place one writes: the overload that takes the same, as names differ
+    (`pow_.Scalar` and `pow.Tensor_Scalar`)."""
+    packet = getattr(operators, name.rstrip("_"), None)
+    written = getattr(getattr(operators, name, None), overload or "default", None)
+    if packet is None or written is None:
+        return None
+    candidates = [getattr(packet, other) for other in packet.overloads()]
+    return next((one for one in candidates if _types(one) == _types(written)), None)
+
+
+def _types(operator: Any) -> list[str]:
+    return [str(argument.type) for argument in operator._schema.arguments]
 
 
 # ---- PyTorch's fused layers --------------------------------------------------------------------------------------

@@ -69,14 +69,28 @@ class InPlace(torch.nn.Module):
         y = torch.zeros_like(x)
         y.scatter_(0, index, x)
         y.tan_()
+        y.pow_(2.0)
+        y.requires_grad_(False)
         return y
 
 
-def test_an_operator_in_place_as_a_statement(rng):
+class ComparedInPlace(torch.nn.Module):
+    """Truths are written as numbers."""
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        y, z = x.clone(), x.round()
+        y.gt_(0.1)
+        z.logical_not_()
+        return y * 2.5 - z
+
+
+@pytest.mark.parametrize("kind", [InPlace, ComparedInPlace])
+def test_operators_in_place_as_statements(rng, kind):
     x, index = torch.from_numpy(rng.normal(0, 0.4, (4, 3)).astype(np.float32)), torch.randint(0, 4, (4, 3))
-    module = from_pytorch(torch.jit.script(InPlace().eval()), (x, index))
-    (found,) = Interpreter(module).run([x.numpy(), index.numpy()]).values()
-    np.testing.assert_allclose(found, InPlace()(x, index).numpy(), rtol=1e-5, atol=1e-6)
+    module = from_pytorch(torch.jit.script(kind().eval()), (x, index))
+    given = {"x": x.numpy(), "index": index.numpy()}
+    (found,) = Interpreter(module).run({spec.name: given[spec.name] for spec in module.inputs}).values()
+    np.testing.assert_allclose(found, kind()(x, index).numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("mask", [None, "queries", "keys", "float"])

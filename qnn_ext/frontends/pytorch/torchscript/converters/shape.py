@@ -36,7 +36,7 @@ def _reshape(node: Node) -> relax.Expr:
     "aten::contiguous", "aten::dropout", "aten::dropout_", "aten::feature_dropout", "aten::feature_dropout_",
     "aten::alpha_dropout", "aten::alpha_dropout_", "aten::detach", "aten::clone", "aten::alias", "aten::lift_fresh",
     "quantized::dropout", "aten::cpu", "aten::identity", "aten::feature_alpha_dropout", "aten::detach_",
-    "aten::positive",
+    "aten::requires_grad_", "aten::positive",
 )  # fmt: skip
 def _identity(node: Node) -> relax.Expr:
     if "dropout" in node.kind:
