@@ -40,10 +40,21 @@ def example_values(
             f"command line with --shape {names[0]}=1,3,224,224, in Python with shapes={{{wanted}}} or "
             "example_inputs=(array, ...)"
         )
-    if isinstance(shapes, Sequence) and shapes and all(isinstance(dim, (int, np.integer)) for dim in shapes):
+    if _is_lone_shape(shapes):
         shapes = [shapes]  # type: ignore[list-item]
     given = _in_order(shapes, names, "shapes")
     return [torch.zeros(_as_shape(name, shape)) for name, shape in zip(names, given, strict=True)]
+
+
+def count_of(given: Any) -> int:
+    """How many inputs examples or shapes that are no dictionary are for."""
+    return len(given) if isinstance(given, (tuple, list)) and not _is_lone_shape(given) else 1
+
+
+def _is_lone_shape(shapes: Any) -> bool:
+    if not isinstance(shapes, Sequence) or not shapes:
+        return False
+    return all(isinstance(dim, (int, np.integer)) for dim in shapes)
 
 
 def _in_order(values: Any, names: Sequence[str], argument: str) -> list[Any]:

@@ -22,7 +22,7 @@ from ...bound import bound_value, check_bound
 from ...building import blaming, distinct
 from ...data_dependent import trimmed
 from ...loops import branch
-from ..common import example_values, import_torch
+from ..common import count_of, example_values, import_torch
 from . import (
     converters,  # noqa: F401  (fills the registry)
     remaining,
@@ -30,6 +30,7 @@ from . import (
 from .decisions import Decision, chosen_values, decision, either
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
+from .objects import on_object
 from .plumbing import ARITHMETIC, CONTAINERS, QUESTIONS, attribute, structural
 from .registry import CONSTANTS, CONVERTERS, TAKES
 from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number, sources
@@ -123,6 +124,13 @@ def _is_batch_size(kind: str, operands: list[Any]) -> bool:
     return kind == "aten::select" and isinstance(operands[0], BatchSizes) and operands[1:] == [0, 0]
 
 
+def _changing_the_model(node: Any) -> UnsupportedOperatorError:
+    return UnsupportedOperatorError(
+        f"{where(node)}: changes a tensor of the model, which the next call would find changed; if the model is in "
+        "training mode, call model.eval(), else pass it as an input and return its new value"
+    )
+
+
 class Importer:
     """State of one import."""
 
@@ -147,6 +155,7 @@ class Importer:
         owner, *parameters = list(graph.inputs())
         names = distinct([parameter.debugName().split(".")[0] for parameter in parameters])
         check_bound(constants, names, self.source)
+        constants = {**self._defaults(names, example_inputs or shapes, constants), **constants}
         free = [name for name in names if name not in constants]
         examples = dict(zip(free, example_values(example_inputs, shapes, free), strict=True))
         self._environment[owner.debugName()] = Reference(self.module, "")
@@ -172,6 +181,16 @@ class Importer:
         ir = self.assembly.module(walk)
         notes = tuple(dict.fromkeys(self.assembly.notes))
         return QnnModule(ir, tuple(specs), tuple(spec for spec, _ in outputs), notes=notes, source=self.source)
+
+    def _defaults(self, names: Sequence[str], given: Any, constants: Mapping[str, Any]) -> dict[str, Any]:
+        """The values that `forward` gives the last of its parameters where no example is given for them."""
+        if given is None:
+            return {}
+        free = [name for name in names if name not in constants]
+        absent = [name for name in free if name not in given] if isinstance(given, Mapping) else free[count_of(given) :]
+        arguments = dict(zip(names, self.module.forward.schema.arguments[1:], strict=False))
+        found = [(name, arguments[name]) for name in absent if name in arguments]
+        return {name: argument.default_value for name, argument in found if argument.has_default_value()}
 
     def _input(self, name: str, example: Any, specs: list[TensorSpec]) -> Any:
         """The value of an input: each tensor is an input of the module, those in lists, tuples and dictionaries too."""
@@ -264,14 +283,19 @@ class Importer:
             if kind == "prim::Constant":
                 return [self._hold(node.output().toIValue())]
             operands = self._operands(node)
+            if (kind in CONTAINERS or kind == "prim::SetAttr") and self._outer is not None:
+                self._check_inside(node, operands[:1])
+            made = on_object(node, kind, operands)
+            if made is not None:
+                return made
+            if kind == "prim::SetAttr":
+                raise _changing_the_model(node)
             if kind == "prim::GetAttr":
                 return [self._hold(attribute(operands[0], node.s("name")))]
             if kind == "prim::isinstance":
                 return [self._is_instance(node, operands[0])]
             if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
                 return list(operands[0])
-            if kind in CONTAINERS and self._outer is not None:
-                self._check_inside(node, operands[:1])
             handled, result = structural(kind, operands)
             if handled:
                 return [result] if node.outputsSize() == 1 else []
@@ -393,10 +417,7 @@ class Importer:
 
     def _check_not_held(self, node: Any, target: Any) -> None:
         if any(overlap(target, other) for other in self._held):
-            raise UnsupportedOperatorError(
-                f"{where(node)}: changes a tensor of the model, which the next call would find changed; if the "
-                "model is in training mode, call model.eval(), else pass it as an input and return its new value"
-            )
+            raise _changing_the_model(node)
 
     def _no_constant(self, target: Any) -> Traced:
         """A constant that an in-place operator is about to change, and with it others that share its elements, are no

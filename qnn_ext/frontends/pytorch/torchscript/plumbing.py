@@ -20,8 +20,9 @@ QUESTIONS = frozenset((
 # Arithmetic on numbers, strings and constant tensors, and newly created tensors: PyTorch evaluates these
 ARITHMETIC = frozenset((
     "aten::Bool", "aten::Float", "aten::FloatImplicit", "aten::Int", "aten::IntImplicit", "aten::Scalar",
-    "aten::ScalarImplicit", "aten::__and__", "aten::__contains__", "aten::__getitem__", "aten::__not__",
-    "aten::__or__", "aten::__xor__", "aten::abs", "aten::add", "aten::all", "aten::any", "aten::arange",
+    "aten::ScalarImplicit", "aten::__and__", "aten::__contains__", "aten::__derive_index", "aten::__getitem__",
+    "aten::__not__", "aten::__or__", "aten::__range_length", "aten::__xor__", "aten::abs", "aten::add", "aten::all",
+    "aten::any", "aten::arange",
     "aten::as_tensor", "aten::broadcast_tensors", "aten::ceil", "aten::clamp", "aten::clone", "aten::cos",
     "aten::cumsum", "aten::detach", "aten::div", "aten::eq", "aten::exp", "aten::eye", "aten::floor",
     "aten::floor_divide", "aten::floordiv", "aten::fmod", "aten::format", "aten::full", "aten::full_like", "aten::ge",
@@ -125,6 +126,7 @@ def _delete(container: Any, index: Any) -> None:
 CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "aten::Delete": _changing(_delete),
     "aten::_set_item": _changing(_set_item),
+    "aten::add_": _changing(lambda items, more: items.extend(more)),
     "aten::append": _changing(lambda items, value: items.append(value)),
     "aten::clear": _changing(lambda container: container.clear()),
     "aten::extend": _changing(lambda items, more: items.extend(more)),

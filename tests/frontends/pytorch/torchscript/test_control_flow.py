@@ -102,6 +102,40 @@ class AppendsOutside(torch.nn.Module):
         return torch.stack(parts)
 
 
+@torch.jit.script
+class Mean:
+    """A class of the script."""
+
+    def __init__(self, first: torch.Tensor) -> None:
+        self.sum = first
+        self.count = 1
+
+    def add(self, value: torch.Tensor) -> None:
+        self.sum = self.sum + value
+        self.count += 1
+
+    def value(self) -> torch.Tensor:
+        return self.sum / self.count
+
+
+class ChangesOutside(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = Mean(x)
+        if bool(x.sum() > 0):
+            mean.add(x * 3)
+        return mean.value()
+
+
+class Remembers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = self.last * 0.5 + x
+        return self.last
+
+
 class OtherShape(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[0] if bool(x.sum() > 0) else x
@@ -130,6 +164,8 @@ class Rounds(torch.nn.Module):
 REFUSED = {
     WritesOutside: r"aten::add_.*changes a tensor or list within a branch",
     AppendsOutside: r"aten::append.*changes a tensor or list within a branch",
+    ChangesOutside: r"prim::SetAttr.*changes a tensor or list within a branch",
+    Remembers: r"prim::SetAttr.*changes a tensor of the model",
     OtherShape: "the branches of a condition computed at run time differ",
     OtherNumber: "return different numbers",
     Number: r"aten::Float.*makes a number of a tensor's values.*torch\.jit\.trace",
@@ -165,6 +201,55 @@ def test_containers(rng, tmp_path):
         np.testing.assert_array_equal(results[0], np.concatenate([two, one] * 2))
         np.testing.assert_array_equal(results[1], three * 3)
         assert (results[2], results[3]) == (2, 0.5)
+
+
+class Objects(torch.nn.Module):
+    """Objects of its own class, PyTorch's context, ranges that go backwards, and lists that grow."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mean = Mean(x)
+        parts: list[torch.Tensor] = []
+        with torch.no_grad():
+            for i in range(x.size(0) - 1, -1, -1):
+                parts += [x[i] * i]
+                mean.add(x * i)
+        return torch.cat([torch.stack(parts), mean.value()])
+
+
+def test_objects(rng):
+    x = torch.from_numpy(rng.normal(0, 1, (4, 3)).astype(np.float32))
+    module = from_pytorch(torch.jit.script(Objects().eval()), (torch.zeros(4, 3),))
+    np.testing.assert_allclose(qnn_ext.Interpreter(module)(x.numpy()), Objects()(x).numpy(), rtol=1e-6)
+
+
+class Defaults(torch.nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, count: int = 2, scale: float = 0.5):
+        if mask is not None:
+            x = x * mask
+        return x.topk(count, 1)[0] * scale
+
+
+@pytest.mark.parametrize("given, options", [
+    (lambda x, mask: (x,), {}),
+    (lambda x, mask: {"x": x, "scale": 3.0}, {"scale": 3.0}),
+    (lambda x, mask: (x, mask), {"mask": True}),
+    (lambda x, mask: (x, mask, 1), {"mask": True, "count": 1}),
+])  # fmt: skip
+def test_parameters_without_examples_have_their_defaults(rng, given, options):
+    x, mask = (torch.from_numpy(rng.normal(0, 1, (4, 3)).astype(np.float32)) for _ in range(2))
+    network = torch.jit.script(Defaults().eval())
+    module = from_pytorch(network, given(x, mask))
+    expected = network(x, **{**options, **({"mask": mask} if "mask" in options else {})})
+    inputs = [x.numpy(), mask.numpy()][: len(module.inputs)]
+    assert len(inputs) == 1 + ("mask" in options)
+    np.testing.assert_allclose(qnn_ext.Interpreter(module)(*inputs), expected.numpy(), rtol=1e-6)
+
+
+def test_shapes_of_inputs_without_defaults_suffice(rng):
+    x = rng.normal(0, 1, (4, 3)).astype(np.float32)
+    module = from_pytorch(torch.jit.script(Defaults().eval()), shapes={"x": (4, 3)})
+    expected = Defaults()(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(qnn_ext.Interpreter(module)(x), expected, rtol=1e-6)
 
 
 class Forks(torch.nn.Module):
