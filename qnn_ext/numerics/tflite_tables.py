@@ -78,8 +78,9 @@ def sample_16bit(
         interpolated = round_half_away((function(following) * inverse + value) / dtype(2))
         middle = round_half_away(function(position + step / dtype(2)) * inverse)
         end = round_half_away(function(np.array([last])) * inverse)
-    bias = round_half_away((interpolated - middle) / dtype(2))
-    samples = np.concatenate([value - bias, end])
+        bias = round_half_away((interpolated - middle) / dtype(2))
+        samples = np.concatenate([value - bias, end])
+    samples = np.where(np.isnan(samples), 0, samples)  # ∞ − ∞: NaN becomes 0 in LiteRT's cast to int16
     return np.clip(samples, -32768, 32767).astype(np.int64)
 
 

@@ -82,3 +82,16 @@ def test_what_litert_has_no_kernel_for_is_refused():
         unary("ELU", "uint8", [1], (0.1, 0), (0.1, 0))
     with pytest.raises(UnsupportedOperatorError, match=r"TANH #0 .*1/32768"):
         unary("TANH", "int16", [1], (0.1, 0), (0.1, 0))
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0])
+def test_exp_that_overflows_in_a_part_of_its_domain(scale):
+    """16 bits have as much room above zero as below: what stays below may have a range whose exponential overflows."""
+    pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+    from tests.conformance.tflite_models import builder, runner
+
+    graph, values = builder.Graph(), np.arange(-32768, 32768, dtype=np.int16)
+    x = graph.input(values.shape, "int16", builder.Q(scale, 0))
+    graph.op("EXP", [x], [graph.output(values.shape, "int16", builder.Q(0.01, 0))])
+    ((expected,),) = runner.invoke(graph.build(), [[values]], "reference", stateful=False)
+    np.testing.assert_array_equal(Interpreter(from_tflite(graph.build(), numerics="tflite"))(values), expected)
