@@ -39,6 +39,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.nn.max_pool2d"] = _guarded(_float_max_pool, _is_float_pool, of_integers)
     rules["relax.nn.max_pool1d"] = rules["relax.nn.max_pool3d"] = _guarded(_float_max_pool, _is_float_pool)
     rules["relax.floor_mod"] = _guarded(_floor_mod, _is_float32)
+    rules["relax.logical_not"] = _guarded(_logical_not, _is_bool)
     rules["relax.astype"] = _guarded(_truncate, _makes_integers)
     rules["relax.concat"], rules["relax.stack"] = moves.concat, moves.stack
     rules["relax.strided_slice"], rules["relax.take"] = moves.strided_slice, moves.take
@@ -65,6 +66,19 @@ def _has_zero(call: relax.Call) -> bool:
 def _among_tensors(function: Callable[..., te.Tensor]) -> Legalization:
     """The function on two tensors, so that a constant operand does not become a number in the code."""
     return lambda builder, call: builder.call_te(function, *call.args, primfunc_name_hint=function.__name__)
+
+
+def _is_bool(call: relax.Call) -> bool:
+    return str(data_of(call).ty.dtype) == "bool"
+
+
+def _logical_not(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """By the lowest bit: TVM's simplifier makes a < b of ¬(a ≥ b), which is false where one of them is NaN."""
+
+    def negated(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: (x(*i).astype("int8") ^ 1).astype("bool"), name="logical_not")
+
+    return builder.call_te(negated, data_of(call), primfunc_name_hint="logical_not")
 
 
 def _is_float32(call: relax.Call) -> bool:

@@ -162,3 +162,16 @@ def test_products_and_sums_round_one_by_one(rng, shape):
     compiled, interpreted = evaluate(build, [x, scale, offset])
     np.testing.assert_array_equal(compiled, interpreted)
     np.testing.assert_array_equal(interpreted, (offset - (x * scale + offset) * x) * scale - offset)
+
+
+def test_a_comparison_that_does_not_hold_of_nan(rng):
+    """¬(x ≥ y) is not x < y."""
+    x, y = (rng.integers(-2, 3, 40).astype(np.float32) for _ in range(2))
+    x[::5] = np.nan
+
+    def build(emit, x, y):
+        return emit(relax.op.logical_not(emit(relax.op.greater_equal(x, y))))
+
+    compiled, interpreted = evaluate(build, [x, y])
+    np.testing.assert_array_equal(compiled, interpreted)
+    np.testing.assert_array_equal(interpreted, ~(x >= y))

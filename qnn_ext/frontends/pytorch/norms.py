@@ -1,4 +1,4 @@
-"""Norms of vectors, and running sums, which both halves of the PyTorch frontend import."""
+"""Norms of vectors, powers and running sums, which both halves of the PyTorch frontend import."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ def order_of(order: Any, dims: int | None, rank: int) -> float | None:
         return 2.0
     is_vector = dims == 1 or (dims is None and rank == 1)
     return float(order) if is_vector and not isinstance(order, str) else None
+
+
+def power(emit: Callable[[relax.Expr], relax.Expr], base: relax.Expr, exponent: relax.Expr) -> relax.Expr:
+    """base^exponent, of one dtype; that of integers in float64, which has all below 2⁵³."""
+    dtype = str(base.ty.dtype)
+    if dtype.startswith("float"):
+        return emit(relax.op.power(base, exponent))
+    wide = (emit(relax.op.astype(value, "float64")) for value in (base, exponent))
+    return emit(relax.op.astype(emit(relax.op.power(*wide)), dtype))
 
 
 def cumulative_sum(emit: Callable[[relax.Expr], relax.Expr], x: relax.Expr, axis: int) -> relax.Expr:

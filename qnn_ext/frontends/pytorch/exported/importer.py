@@ -310,6 +310,11 @@ class ProgramImporter:
                     self._bind_state(node, spec.target, state[spec.target])
                 else:
                     self._values.tensors[node] = state[spec.target]
+            elif spec.kind == InputKind.TOKEN:
+                names = _with_effects(self.program.graph)
+                raise UnsupportedOperatorError(
+                    f"{self.source}: operators with side effects are not supported: {names}; export the model without them"
+                )
             else:
                 raise UnsupportedOperatorError(
                     f"{self.source}: '{node.name}' is {spec.kind.name}; only tensors are supported"
@@ -528,3 +533,9 @@ def _user_inputs(program: torch.export.ExportedProgram) -> list[str]:
     placeholders = [node.name for node in program.graph.nodes if node.op == "placeholder"]
     specs = program.graph_signature.input_specs
     return [name for name, spec in zip(placeholders, specs, strict=False) if spec.kind == InputKind.USER_INPUT]
+
+
+def _with_effects(graph: fx.Graph) -> str:
+    """The operators that PyTorch keeps in order by tokens, by name."""
+    nodes = [node for node in graph.nodes if getattr(node.target, "__name__", "") == "with_effects"]
+    return ", ".join(dict.fromkeys(str(node.args[1]) for node in nodes))

@@ -194,3 +194,14 @@ PARTS = {
 def test_slices_with_bounds_computed_at_run_time(name, rng):
     x = rng.integers(-9, 9, (8, 7)).astype(np.float32)
     check(PARTS[name], *((x, np.array(number)) for number in (3, 0, 6, 1)), build=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_distinct_elements(rng, dtype):
+    def unique(_, x):
+        values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
+        return values * 2, inverse, counts
+
+    x = rng.integers(-3, 4, (5, 6)).astype(dtype)
+    check(unique, (x,), (np.zeros_like(x),), build=True)
+    check(lambda _, x: torch.unique(x > 0).int(), (x,), (np.ones_like(x),))

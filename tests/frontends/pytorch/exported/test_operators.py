@@ -2,6 +2,8 @@
 
 The quantized part is tested elsewhere; here every converter, ours or TVM's, has to compute what PyTorch computes."""
 
+import itertools
+import math
 from functools import partial
 
 import numpy as np
@@ -11,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from qnn_ext import Interpreter, build
-from qnn_ext.errors import UnsupportedOperatorError
+from qnn_ext.errors import InputError, UnsupportedOperatorError
 from qnn_ext.frontends.pytorch.exported import from_exported_program
 
 from .networks import run_torch
@@ -218,6 +220,46 @@ case("copysign", lambda x: torch.copysign(x, x - 0.5) + torch.copysign(x, torch.
 case("cdist", lambda x: torch.cdist(x, x[:, :, :3]), img)
 case("cdist_1", lambda x: torch.cdist(x, x[:, :, :3], p=1.0), img)
 case("scatter_add", lambda x: torch.ones_like(x).scatter_add(1, x[:, :2].abs().long() % 4, x), img)
+for _name, _included in itertools.product(("sum", "mean", "prod", "amax", "amin"), (True, False)):
+    case(
+        f"scatter_reduce_{_name}_{_included}",
+        lambda x, r=_name, i=_included: torch.ones_like(x).scatter_reduce(
+            1, x[:, :2].abs().long() % 4, x, r, include_self=i
+        ),
+        img,
+    )
+case(
+    "scatter_reduce_int",
+    lambda x: torch.ones(2, 4).long().scatter_reduce(1, x[0, 0, :2, :3].long() % 4, x[0, 1].long(), "mean"),
+    img,
+)
+case("index_reduce", lambda x: torch.zeros(3, 4).index_reduce(0, torch.tensor([2, 0, 2]), x[0, 0, :3, :4], "amax"), img)
+case("masked_scatter", lambda x: x.masked_scatter(x[:, :1] > 0, torch.arange(float(x.numel()))), img)
+case(
+    "put",
+    lambda x: x.put(torch.tensor([[5, -1]]), torch.ones(1, 2)).put(torch.tensor([3, 3]), torch.ones(2), True),
+    img,
+)
+case("sort_stable", lambda x: torch.sort(x.round(), dim=-1, stable=True, descending=True), img)
+case("argsort_stable", lambda x: torch.argsort(x.round(), dim=1, stable=True), img)
+case("kthvalue", lambda x: (x.kthvalue(2, 1)[0], x.kthvalue(1, -1, True)[1]), img)
+case("nanmedian", lambda x: torch.where(x > 0.5, math.nan, x).nanmedian(-1)[0], img)
+case("cummax", lambda x: (*torch.cummax(x.round(), -1), *torch.cummin(x.long(), 1)), img)
+case("cummax_nan", lambda x: torch.cummax(torch.where(x > 1, math.nan, x), -1), img)
+case("logcumsumexp", lambda x: torch.logcumsumexp(x * 20, -1), img)
+case("searchsorted", lambda x: torch.searchsorted(torch.sort(x.round(), -1)[0], x.round(), right=True), img)
+case(
+    "searchsorted_1d", lambda x: torch.searchsorted(torch.arange(-2.0, 2.0, 0.25), torch.where(x > 1, math.nan, x)), img
+)
+case("searchsorted_sorter", lambda x: torch.searchsorted(x, x[..., :2], sorter=x.argsort(-1), out_int32=True), img)
+case("bilinear", lambda m, x: m(x, x[..., :5]), seq, mods=[nn.Bilinear(8, 5, 3)])
+case("dist", lambda x: torch.dist(x, x[:1], 3), img)
+case("lgamma", lambda x: torch.lgamma(x * 3), img)
+case("erfinv", lambda x: torch.erfinv(x.tanh()), img)
+case("ldexp", lambda x: torch.ldexp(x, x.long()), img)
+case("shifts", lambda x: ((x * 9).int() << 2, (x * 99).long() >> 3, (x * 9).int() << (x * 30).int()), img)
+case("pow_of_integers", lambda x: (2 ** x.abs().long(), (x * 5).long() ** 3, x.long() ** x.abs().long()), img)
+case("trunc_of_integers", lambda x: torch.div((x * 50).long(), -7, rounding_mode="trunc"), img)
 case("rrelu", lambda x: F.rrelu(x), img)
 case("take", lambda x: x.take(torch.tensor([[0, 5], [-1, 7]])), img)
 case("hsplit", lambda x: x.tensor_split((1, 3), 1)[1] + x[:, :2].hsplit(2)[1], img)
@@ -482,6 +524,19 @@ def test_refused(name):
     function, x = REFUSED[name]
     with pytest.raises(UnsupportedOperatorError, match=r"node|result 'getitem"):
         from_exported_program(torch.export.export(Call(function), (x,)))
+
+
+def test_operators_with_side_effects_are_named():
+    program = torch.export.export(Call(torch.linalg.inv), (torch.eye(3),))
+    with pytest.raises(UnsupportedOperatorError, match=r"side effects .*_linalg_check_errors"):
+        from_exported_program(program)
+
+
+def test_a_source_that_is_too_short_for_its_mask_is_refused():
+    program = torch.export.export(Call(lambda x, y: x.masked_scatter(x > 0, y)), (torch.zeros(2, 3), torch.ones(2)))
+    engine = build(from_exported_program(program))
+    with pytest.raises(InputError):
+        engine.run([np.ones((2, 3), np.float32), np.ones(2, np.float32)])
 
 
 def test_a_buffer_that_changes_is_a_state():

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
 from ....run_time import checked_divisor
-from ...norms import cumulative_sum
+from ...norms import cumulative_sum, power
 from ..registry import converter
 from ..values import cast, dtype_of, scalar
 
@@ -61,7 +62,7 @@ def _div_mode(importer: Any, a: Any, b: Any, rounding_mode: str | None) -> relax
     if rounding_mode == "floor":
         return _floored(importer, one, two)
     if not dtype_of(one).startswith("float"):
-        raise UnsupportedOperatorError("truncating division of integers is not supported")
+        return importer.emit(relax.op.divide(one, checked_divisor(importer.emit, two, importer.label)))
     return importer.emit(relax.op.trunc(importer.emit(relax.op.divide(one, two))))
 
 
@@ -93,9 +94,44 @@ def _pow(importer: Any, x: relax.Expr, exponent: Any) -> relax.Expr:
         return importer.emit(relax.op.multiply(x, x))
     if exponent == 0.5:
         return importer.emit(relax.op.sqrt(x))
-    if not dtype_of(x).startswith("float"):
-        raise UnsupportedOperatorError(f"power {exponent} of integers is not supported")
-    return importer.emit(relax.op.power(x, scalar(exponent, dtype_of(x))))
+    return _power(importer, x, exponent)
+
+
+@converter("aten.pow.Scalar", "aten.pow.Tensor_Tensor")
+def _power(importer: Any, base: Any, exponent: Any) -> relax.Expr:
+    return power(importer.emit, *_operands(importer, base, exponent))
+
+
+def _shift(name: str, function: Callable[..., relax.Expr], beyond: Callable[[Any, relax.Expr], relax.Expr]) -> None:
+    overloads = ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    signs = {"left": "__lshift__", "right": "__rshift__"}[name]
+
+    @converter(
+        *(f"aten.bitwise_{name}_shift.{overload}" for overload in overloads),
+        f"aten.{signs}.Tensor",
+        f"aten.{signs}.Scalar",
+    )
+    def shift(importer: Any, a: Any, b: Any) -> relax.Expr:
+        """A count that is negative, or not less than the number of bits, shifts all of them out."""
+        if not importer.dtype.startswith(("int", "uint")):
+            raise UnsupportedOperatorError(f"shifts of {importer.dtype}; cast to integers before")
+        x, count = _operands(importer, a, b)
+        bits = np.dtype(importer.dtype).itemsize * 8
+        low, high = (scalar(value, importer.dtype) for value in (0, bits))
+        inside = importer.emit(relax.op.logical_and(
+            importer.emit(relax.op.greater_equal(count, low)), importer.emit(relax.op.less(count, high))
+        ))  # fmt: skip
+        shifted = importer.emit(function(x, importer.emit(relax.op.where(inside, count, low))))
+        return importer.emit(relax.op.where(inside, shifted, beyond(importer, x)))
+
+
+def _sign_bits(importer: Any, x: relax.Expr) -> relax.Expr:
+    bits = np.dtype(dtype_of(x)).itemsize * 8
+    return importer.emit(relax.op.right_shift(x, scalar(bits - 1, dtype_of(x))))
+
+
+_shift("left", relax.op.left_shift, lambda importer, x: scalar(0, dtype_of(x)))
+_shift("right", relax.op.right_shift, _sign_bits)
 
 
 def _comparison(name: str, function: Callable[..., Any]) -> None:

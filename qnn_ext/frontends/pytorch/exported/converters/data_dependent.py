@@ -1,4 +1,5 @@
-"""Operators whose results have sizes that depend on data: nonzero, boolean masks, torchvision's nms."""
+"""Operators whose results have sizes that depend on data: nonzero, boolean masks, distinct elements,
+torchvision's nms."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from ..... import op as qnn
 from .....errors import UnsupportedOperatorError
 from .....op.base import constant, shape_of
 from .... import data_dependent as build
+from ....distinct import distinct
 from ....sizes import Sizes
 from ...indexing import elements_at
 from ..registry import converter
-from ..values import dtype_of
+from ..values import cast, dtype_of
 
 
 def _sizes(importer: Any) -> Sizes:
@@ -74,6 +76,25 @@ def _index(importer: Any, x: relax.Expr, indices: list[Any]) -> relax.Expr:
         raise UnsupportedOperatorError("indices along several axes, other than the first ones, are not supported")
     ((axis, one),) = given.items()
     return build.rows_by(sizes, x, one, axis, importer.label)
+
+
+@converter("aten._unique2.default")
+def _unique(
+    importer: Any, x: relax.Expr, _sorted: bool, with_inverse: bool, with_counts: bool
+) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """All distinct elements, ascending; which of them each element of x is; how often each of them is in x. As in
+    PyTorch, what is not asked for is empty."""
+    sizes, shape, dtype = _sizes(importer), shape_of(x), dtype_of(x)
+    if sizes.of(x) and len(shape) != 1:
+        raise UnsupportedOperatorError("unique of a tensor with a size known only at run time, other than a vector")
+    vector = x if len(shape) == 1 else importer.emit(relax.op.reshape(x, [-1]))
+    found = distinct(sizes, cast(importer, vector, "uint8") if dtype == "bool" else vector, True, importer.label)
+    values = (
+        sizes.emit(relax.op.astype(found.values, dtype), sizes.of(found.values)) if dtype == "bool" else found.values
+    )
+    nothing = constant(np.zeros(0, np.int64))
+    inverse = found.inverse if len(shape) == 1 else importer.emit(relax.op.reshape(found.inverse, shape))
+    return values, inverse if with_inverse else nothing, found.counts if with_counts else nothing
 
 
 @converter("torchvision.nms.default")

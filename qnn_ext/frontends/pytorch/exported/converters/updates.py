@@ -4,6 +4,7 @@ functional."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,48 @@ def _index_put(importer: Any, x: relax.Expr, indices: Any, values: relax.Expr, a
 
 def _is_vector(index: relax.Expr) -> bool:
     return len(shape_of(index)) == 1 and str(index.ty.dtype).startswith(("int", "uint"))
+
+
+_REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+@converter("aten.scatter_reduce.two")
+def _scatter_reduce(
+    importer: Any, x: relax.Expr, axis: int, index: relax.Expr, source: relax.Expr, reduce: str, include_self: bool
+) -> relax.Expr:
+    """source[i, …] at x[index[i, …], …], added, multiplied, averaged or the extreme of all that has one place, together
+    with what x has there if `include_self`. Means of integers are rounded down."""
+    shape, ends, dtype = shape_of(x), shape_of(index), dtype_of(x)
+    if not shape:
+        raise UnsupportedOperatorError("scatter_reduce of a scalar")
+    axis %= len(shape)
+    places = cast(importer, checked_indices(importer.emit, index, shape[axis], importer.label), "int64")
+    part = importer.emit(relax.op.strided_slice(source, list(range(len(ends))), [0] * len(ends), list(ends)))
+
+    def scattered(target: relax.Expr, values: relax.Expr, how: str) -> relax.Expr:
+        return importer.emit(relax.op.scatter_elements(target, places, values, axis, how))
+
+    def filled(dims: Sequence[int], value: Any) -> relax.Expr:
+        return importer.emit(relax.op.broadcast_to(constant(np.asarray(value, dtype)), list(dims)))
+
+    one, zero = filled(ends, 1), filled(shape, 0)
+    if not include_self:
+        is_written = importer.emit(relax.op.not_equal(scattered(zero, one, "update"), zero))
+        x = importer.emit(relax.op.where(is_written, filled(shape, _neutral(reduce, dtype)), x))
+    result = scattered(x, part, _REDUCTIONS[reduce])
+    if reduce != "mean":
+        return result
+    count = scattered(filled(shape, 1 if include_self else 0), one, "add")
+    count = importer.emit(relax.op.maximum(count, filled(shape, 1)))
+    return relax.op.divide(result, count) if dtype.startswith("float") else relax.op.floor_divide(result, count)
+
+
+def _neutral(reduce: str, dtype: str) -> Any:
+    """The number that changes no result of this reduction."""
+    if reduce not in ("amax", "amin"):
+        return 1 if reduce == "prod" else 0
+    low, high = (-np.inf, np.inf) if dtype.startswith("float") else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return low if reduce == "amax" else high
 
 
 @converter("aten.slice_scatter.default")

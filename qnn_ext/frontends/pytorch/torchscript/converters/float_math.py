@@ -12,7 +12,7 @@ from .....op.base import constant, shape_of
 from ....building import group_norm
 from ....run_time import checked_divisor, checked_indices
 from ...common import import_torch
-from ...norms import order_of, vector_norm
+from ...norms import order_of, power, vector_norm
 from ..formulas import f32, scalar
 from ..node import Node
 from ..registry import converter
@@ -59,7 +59,7 @@ def _div(node: Node) -> relax.Expr:
     if mode == "floor":
         return _floored(node, a, b)
     if mode is not None and not str(a.ty.dtype).startswith("float"):
-        raise node.unsupported("truncating division of integers")
+        return relax.op.divide(a, checked_divisor(node.emit, b, node.kind))
     quotient = relax.op.divide(a, b)
     return quotient if mode is None else relax.op.trunc(node.emit(quotient))
 
@@ -82,7 +82,7 @@ def _pow(node: Node) -> relax.Expr:
     node.note("float arithmetic between quantized layers")
     if isinstance(exponent, (int, float)) and exponent == 2:
         return relax.op.multiply(base, base)
-    return relax.op.power(base, operand(node, "exponent"))
+    return power(node.emit, base, operand(node, "exponent"))
 
 
 def _comparison(function: Callable[..., Any]) -> Callable[[Node], relax.Expr]:
