@@ -71,6 +71,9 @@ def cases() -> Iterator[Case]:
     updates = np.ones((4, 6), np.float32)
     scattered = [[DATA, square, updates], *([DATA, hostile, updates] for hostile in with_each(square))]
     yield case("scatter", lambda x, i, u: torch.scatter(x, 0, i, u), scattered)
+    for reduce in ("mean", "amax"):
+        put = lambda x, i, u, reduce=reduce: x.scatter_reduce(0, i, u, reduce)  # noqa: E731
+        yield case("scatter_reduce", put, scattered)
     for name, write in (
         ("index_copy", lambda x, i, u: x.index_copy(0, i, u)),
         ("index_put", lambda x, i, u: x.index_put((i,), u)),
@@ -86,8 +89,13 @@ def cases() -> Iterator[Case]:
         for name, function in (
             ("floor_divide", torch.floor_divide),
             ("remainder", torch.remainder),
+            ("div", lambda x, y: torch.div(x, y, rounding_mode="trunc")),
         ):
             yield case(f"{name} {dtype}", function, trials)
+        numbers, counts = (np.asarray(values, dtype) for values in ([-9, -1, 5, 77], [0, 3, 31, 7]))
+        outside = np.asarray([-1, 64, np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
+        for name in ("bitwise_left_shift", "bitwise_right_shift"):
+            yield case(f"{name} {dtype}", getattr(torch, name), [[numbers, counts], [numbers, outside]])
     for name in ("relu", "tanh", "sigmoid", "erf", "exp"):
         yield case(name, getattr(torch, name), [[FLOATS]], ask=False)
     for name in ("maximum", "minimum"):

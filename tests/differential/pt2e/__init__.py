@@ -42,7 +42,7 @@ WRITTEN = ("index_copy.default", "index_put.default", "select_scatter.default", 
 DEPENDENT = "tests/frontends/pytorch/exported/test_data_dependent.py compares it, and what follows it, with PyTorch"
 DEPENDENTS = """
 aten.argwhere.default aten.index.Tensor aten.masked_select.default aten.nonzero.default aten.nonzero_numpy.default
-aten.where.default torchvision.nms.default
+aten._unique2.default aten.where.default torchvision.nms.default
 """
 VALUES = "a float operator: tests/frontends/pytorch/exported/test_operators.py compares it with PyTorch"
 OF_VALUES = """
@@ -50,6 +50,7 @@ aten._embedding_bag.default aten._embedding_bag_forward_only.default aten.adapti
 aten.all.default aten.all.dim aten.all.dims aten.any.default aten.any.dim aten.any.dims aten.mH.default
 aten.celu.default aten.upsample_bilinear2d.vec aten.upsample_bicubic2d.vec
 aten._upsample_bicubic2d_aa.default aten._upsample_bilinear2d_aa.default aten.histc.default
+aten.pow.Scalar aten.pow.Tensor_Tensor aten.scatter_reduce.two
 aten.repeat_interleave.Tensor aten.unfold.default transformers.grouped_mm_fallback.default
 """
 FOURIER = "tests/frontends/pytorch/exported/test_operators.py compares it: complex numbers are never outputs"
@@ -59,6 +60,7 @@ EXCLUDED = {
     **{f"aten.{name}": WRITES for name in WRITTEN},
     "aten.cumsum.default": NORMS,
     **dict.fromkeys(OF_VALUES.split(), VALUES),
+    **{name: VALUES for name in CONVERTERS if "shift" in name},
     **{name: WINDOWS for name in CONVERTERS if name.startswith(("aten.grid_sampler", "aten.meshgrid", "aten.prod"))},
     "aten.affine_grid_generator.default": WINDOWS,
     **dict.fromkeys(("aten.im2col.default", "aten.col2im.default", "aten.max_unpool2d.default"), WINDOWS),

@@ -313,7 +313,8 @@ class ProgramImporter:
             elif spec.kind == InputKind.TOKEN:
                 names = _with_effects(self.program.graph)
                 raise UnsupportedOperatorError(
-                    f"{self.source}: operators with side effects are not supported: {names}; export the model without them"
+                    f"{self.source}: operators with side effects are not supported: {names}; "
+                    "export the model without them"
                 )
             else:
                 raise UnsupportedOperatorError(
