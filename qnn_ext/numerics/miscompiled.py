@@ -6,6 +6,10 @@ iterations, x[v % 4] may read x[0 … 7], with AVX-512, AVX2 and SSE alike. A qu
 compilers generate it for other divisors, hides the bits.
 
 **The bits of an integer zero.** TVM's code generation mistakes a reinterpreted zero for a null pointer's.
+
+**Floats that cancel.** TVM's simplifier takes floats for real numbers in differences and comparisons: (x + y) − y
+becomes x, which drops the rounding, x − x becomes 0 and x = x true, which they are not of NaN and ∞. It sees no equal
+operands where one is read back from its bits, which costs nothing: LLVM puts the two casts together.
 """
 
 from __future__ import annotations
@@ -63,3 +67,41 @@ def integer_zero(call: ir.Call) -> Any:
     if not isinstance(value, tirx.IntImm) or int(value.value) != 0 or "int" not in str(call.ty.dtype):
         return call
     return tirx.const(0, str(call.ty.dtype))
+
+
+def without_cancellation(body: tirx.Stmt) -> tirx.Stmt:
+    """The statement with one operand of each float difference or comparison that TVM would simplify from its bits."""
+    kinds = [(tirx.Sub, _difference), *((kind, _comparison) for kind in (tirx.EQ, tirx.NE, tirx.LE, tirx.GE))]
+    return tvm_ffi.structural_map(body, kinds)
+
+
+def _difference(node: tirx.Sub) -> tirx.Sub:
+    if not _is_float(node.a):
+        return node
+    same = tvm_ffi.structural_equal
+    one, two = node.a, node.b
+    cancels = same(one, two) or _is_term(one, two) or _is_term(two, one)
+    cancels = cancels or (
+        isinstance(one, tirx.Select) and isinstance(two, tirx.Select) and same(one.condition, two.condition)
+    )
+    return tirx.Sub(_from_bits(one), two) if cancels else node
+
+
+def _is_term(term: Any, total: Any) -> bool:
+    """Whether `total` is the sum of the term and something else."""
+    return isinstance(total, tirx.Add) and any(tvm_ffi.structural_equal(part, term) for part in (total.a, total.b))
+
+
+def _comparison(node: Any) -> Any:
+    if not _is_float(node.a) or not tvm_ffi.structural_equal(node.a, node.b):
+        return node
+    return type(node)(_from_bits(node.a), node.b)
+
+
+def _is_float(value: Any) -> bool:
+    return str(value.ty.dtype).startswith("float")
+
+
+def _from_bits(value: Any) -> Any:
+    dtype = str(value.ty.dtype)
+    return tirx.reinterpret(dtype, tirx.reinterpret(dtype.replace("float", "int"), value))

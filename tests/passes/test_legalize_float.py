@@ -175,3 +175,54 @@ def test_a_comparison_that_does_not_hold_of_nan(rng):
     compiled, interpreted = evaluate(build, [x, y])
     np.testing.assert_array_equal(compiled, interpreted)
     np.testing.assert_array_equal(interpreted, ~(x >= y))
+
+
+MAGIC = np.float32(1.5 * 2**23)  # x + MAGIC − MAGIC is x rounded to an integer
+CANCELLING = {
+    "(x + c) - c": lambda sub, add, x, y, c: sub(add(x, c), c),
+    "(c + x) - c": lambda sub, add, x, y, c: sub(add(c, x), c),
+    "(x + y) - x": lambda sub, add, x, y, c: sub(add(x, y), x),
+    "x - (x + y)": lambda sub, add, x, y, c: sub(x, add(x, y)),
+    "(x + y) - (x + y)": lambda sub, add, x, y, c: sub(add(x, y), add(x, y)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("cpu", ["x86-64", "native"])
+@pytest.mark.parametrize("name", CANCELLING)
+def test_differences_are_rounded(rng, name, cpu):
+    x, y = (rng.standard_normal((3, 40)).astype(np.float32) * 9 for _ in range(2))
+    x[0, ::5], y[1, ::7] = np.inf, np.nan
+
+    def build(emit, x, y):
+        steps = (lambda a, b, op=op: emit(op(a, b)) for op in (relax.op.subtract, relax.op.add))
+        return CANCELLING[name](*steps, x, y, constant(MAGIC))
+
+    compiled, interpreted = evaluate(build, [x, y], cpu)
+    np.testing.assert_array_equal(compiled, interpreted)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(interpreted, CANCELLING[name](np.subtract, np.add, x, y, MAGIC))
+
+
+@pytest.mark.parametrize("name", CANCELLING)
+def test_differences_of_dequantized_values_are_rounded(rng, name):
+    q, p = (rng.integers(-128, 128, (3, 40)).astype(np.int8) for _ in range(2))
+
+    def build(emit, q, p):
+        steps = (lambda a, b, op=op: emit(op(a, b)) for op in (relax.op.subtract, relax.op.add))
+        values = (emit(op.dequantize(value, np.float32(0.07), 3)) for value in (q, p))
+        return emit(op.quantize(CANCELLING[name](*steps, *values, constant(MAGIC)), np.float32(0.1), 0))
+
+    np.testing.assert_array_equal(*evaluate(build, [q, p]))
+
+
+@pytest.mark.parametrize("compare", ["equal", "not_equal", "less_equal", "greater_equal"])
+def test_nan_does_not_equal_itself(compare):
+    x = np.float32([np.nan, 1, np.inf, -0.0] * 9)
+
+    def build(emit, x):
+        return emit(relax.op.where(emit(getattr(relax.op, compare)(x, x)), x, constant(np.float32(7))))
+
+    compiled, interpreted = evaluate(build, [x])
+    np.testing.assert_array_equal(compiled, interpreted)
+    np.testing.assert_array_equal(interpreted, np.where(getattr(np, compare)(x, x), x, 7))

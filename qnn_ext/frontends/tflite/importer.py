@@ -36,6 +36,7 @@ from .signatures import with_main
 NUMERICS = ("float32", "tflite")
 
 _PARTWISE = ("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "TRANSPOSE", "SLICE", "STRIDED_SLICE")  # move complex tensors, too
+_FLEX = "Flex"  # begins the names of TensorFlow's operators
 _OPAQUE = ("variant", "resource")  # a list, whose elements the file does not declare; the handle of a variable
 _MOST_NESTED = 32  # subgraphs within subgraphs
 _EXAMPLE_SIZE = 128  # in messages
@@ -206,11 +207,7 @@ class Importer:
     def _convert(self, operator: Operator) -> None:
         entry = CONVERTERS.get(operator.name)
         if entry is None:
-            kind = "custom operator" if operator.custom else "operator"
-            raise UnsupportedOperatorError(
-                f"{operator.label()}: {kind} {operator.name} is not supported; "
-                "`qnn-ext inspect` lists all operators of the model"
-            )
+            raise UnsupportedOperatorError(f"{operator.label()}: {_refusal(operator)}")
         if operator.version > entry.max_version:
             raise UnsupportedOperatorError(
                 f"{operator.label()}: version {operator.version} is newer than {entry.max_version}, the newest "
@@ -394,3 +391,16 @@ def _shape_fits(shape: tuple[int, ...], tensor: Tensor) -> bool:
         return True
     signature = tensor.shape_signature or tensor.shape
     return len(shape) == len(signature) and all(s in (-1, dim) for s, dim in zip(signature, shape, strict=True))
+
+
+def _refusal(operator: Operator) -> str:
+    """That there is no converter, and what to do."""
+    listed = "`qnn-ext inspect` lists all operators of the model"
+    if operator.custom and operator.name.startswith(_FLEX):
+        return (
+            f"TensorFlow's operator {operator.name.removeprefix(_FLEX)} (SELECT_TF_OPS) is not supported; convert the "
+            f"model with TFLITE_BUILTINS alone, rewriting what needs this operator; {listed}"
+        )
+    if operator.custom:
+        return f"custom operator {operator.name} is not supported; a plugin can add it (qnn_ext.plugins); {listed}"
+    return f"operator {operator.name} is not supported; {listed}"

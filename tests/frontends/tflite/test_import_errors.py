@@ -114,7 +114,12 @@ def test_unknown_version() -> None:
 
 def test_custom_operator() -> None:
     sketch = one_operator(OPS.CUSTOM, [(2,)], (2,), custom="MyOwnOp", custom_options=b"\1\2\3")
-    says(message(UnsupportedOperatorError, sketch.bytes()), "MyOwnOp #0", "custom operator", "inspect")
+    says(message(UnsupportedOperatorError, sketch.bytes()), "MyOwnOp #0", "custom operator", "plugin", "inspect")
+
+
+def test_operator_of_tensorflow() -> None:
+    sketch = one_operator(OPS.CUSTOM, [(2,)], (2,), custom="FlexErf")
+    says(message(UnsupportedOperatorError, sketch.bytes()), "FlexErf #0", "operator Erf", "TFLITE_BUILTINS", "inspect")
 
 
 @pytest.mark.parametrize("name", ["HASHTABLE", "STABLEHLO_SORT"])
