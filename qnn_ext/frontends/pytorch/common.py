@@ -46,9 +46,17 @@ def example_values(
     return [torch.zeros(_as_shape(name, shape)) for name, shape in zip(names, given, strict=True)]
 
 
-def count_of(given: Any) -> int:
-    """How many inputs examples or shapes that are no dictionary are for."""
-    return len(given) if isinstance(given, (tuple, list)) and not _is_lone_shape(given) else 1
+def left_out(example_inputs: Any, shapes: Any, names: Sequence[str], constants: Mapping[str, Any]) -> list[str]:
+    """The inputs that are not bound and have neither an example nor a shape, where any have: the last ones, or those
+    that a dictionary lacks."""
+    given = shapes if example_inputs is None else example_inputs
+    free = [name for name in names if name not in constants]
+    if given is None:
+        return []
+    if isinstance(given, Mapping):
+        return [name for name in free if name not in given]
+    alone = not isinstance(given, (tuple, list)) or (example_inputs is None and _is_lone_shape(given))
+    return free[1 if alone else len(given) :]
 
 
 def _is_lone_shape(shapes: Any) -> bool:

@@ -22,7 +22,7 @@ from ...bound import bound_value, check_bound
 from ...building import blaming, distinct
 from ...data_dependent import trimmed
 from ...loops import branch
-from ..common import count_of, example_values, import_torch
+from ..common import example_values, import_torch, left_out
 from . import (
     converters,  # noqa: F401  (fills the registry)
     remaining,
@@ -155,7 +155,7 @@ class Importer:
         owner, *parameters = list(graph.inputs())
         names = distinct([parameter.debugName().split(".")[0] for parameter in parameters])
         check_bound(constants, names, self.source)
-        constants = {**self._defaults(names, example_inputs or shapes, constants), **constants}
+        constants = {**self._defaults(names, left_out(example_inputs, shapes, names, constants)), **constants}
         free = [name for name in names if name not in constants]
         examples = dict(zip(free, example_values(example_inputs, shapes, free), strict=True))
         self._environment[owner.debugName()] = Reference(self.module, "")
@@ -182,12 +182,8 @@ class Importer:
         notes = tuple(dict.fromkeys(self.assembly.notes))
         return QnnModule(ir, tuple(specs), tuple(spec for spec, _ in outputs), notes=notes, source=self.source)
 
-    def _defaults(self, names: Sequence[str], given: Any, constants: Mapping[str, Any]) -> dict[str, Any]:
-        """The values that `forward` gives the last of its parameters where no example is given for them."""
-        if given is None:
-            return {}
-        free = [name for name in names if name not in constants]
-        absent = [name for name in free if name not in given] if isinstance(given, Mapping) else free[count_of(given) :]
+    def _defaults(self, names: Sequence[str], absent: Sequence[str]) -> dict[str, Any]:
+        """The values that `forward` gives those of its parameters that have no example."""
         arguments = dict(zip(names, self.module.forward.schema.arguments[1:], strict=False))
         found = [(name, arguments[name]) for name in absent if name in arguments]
         return {name: argument.default_value for name, argument in found if argument.has_default_value()}
