@@ -31,6 +31,7 @@ from .double_pairs import merge_double_pairs
 from .fallback import convert_with_tvm, is_handled
 from .folding import evaluate, narrow_constant, unpacked
 from .functions import definition
+from .half import Halves
 from .node import Node
 from .reader import (
     Model,
@@ -152,6 +153,7 @@ class Importer:
         self.assembly = OnnxAssembly(model, largest)
         self._shapes = shapes
         self._depth = 0
+        self._halves = Halves(())
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -174,7 +176,9 @@ class Importer:
         def walk() -> list[relax.Expr]:
             for name, variable in given.items():
                 self.assembly.define(name, variable)
-            for operator in _needed(self.model.operators, [value.name for value in self.model.outputs]):
+            operators = _needed(self.model.operators, [value.name for value in self.model.outputs])
+            self._halves = Halves(operators)
+            for operator in operators:
                 self._convert(operator)
             self.assembly.check_all_bounded()
             for value in self.model.outputs:
@@ -221,6 +225,7 @@ class Importer:
             if self._fold_node(operator):
                 return
             node = Node(self.assembly, operator)
+            is_half = self._halves.widen(node)
             result = convert_with_sizes(node)
             if result is None:
                 entry = find_converter(operator.domain, operator.op_type, node.opset)
@@ -232,8 +237,10 @@ class Importer:
                 raise UnsupportedOperatorError(
                     f"it has more outputs than the {len(results)} supported: output {wanted - 1} is used"
                 )
-            for name, value in zip(operator.outputs, results, strict=False):
-                if name:
+            for index, (name, value) in enumerate(zip(operator.outputs, results, strict=False)):
+                if name and is_half:
+                    self._halves.define(node, index, self._bind(value, name))
+                elif name:
                     self.assembly.define(name, self._bind(value, name))
             if operator.op_type in KEEP_TYPES and not operator.domain:
                 self._mark_narrow(operator.outputs[:1], self._narrow(operator.inputs[:1]))
@@ -337,8 +344,11 @@ class Importer:
             for name, value in zip(graph.inputs, inputs, strict=True):
                 self.assembly.define(name, value)
             self._mark_narrow(graph.inputs, narrow)
-            for inner in _needed(graph.operators, graph.outputs):
+            operators, outside = _needed(graph.operators, graph.outputs), self._halves
+            self._halves = Halves(operators)
+            for inner in operators:
                 self._convert(inner)
+            self._halves = outside
             results = [self.assembly.value(name) for name in graph.outputs], self._narrow(graph.outputs)
         self._depth -= 1
         return results

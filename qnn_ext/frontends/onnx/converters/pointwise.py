@@ -70,6 +70,19 @@ def power(node: Node) -> relax.Expr:
     return result if compute == dtype else relax.op.astype(node.emit(result), dtype)
 
 
+@converter("Mod")
+def mod(node: Node) -> relax.Expr | list[relax.Expr]:
+    """The remainder with the sign of the dividend if `fmod` is set, else with that of the divisor."""
+    if node.attribute("fmod", 0) or "int" in node.dtype(0):
+        return convert_with_tvm(node)
+    divisor, zero = node.input(1), _like(node, 0.0)
+    rest = node.emit(relax.op.mod(node.input(0), divisor))
+    signs = [node.emit(relax.op.less(value, zero)) for value in (rest, divisor)]
+    moved = node.emit(relax.op.logical_xor(*signs))
+    moved = node.emit(relax.op.logical_and(moved, node.emit(relax.op.not_equal(rest, zero))))
+    return relax.op.where(moved, node.emit(relax.op.add(rest, divisor)), rest)
+
+
 @converter("Sign", since=9)
 def sign(node: Node) -> relax.Expr:
     """−1, 0, 1 or NaN."""
