@@ -21,12 +21,12 @@ DATA_INPUTS = {
     "Gather": 1, "GatherElements": 1, "GatherND": 1, "Gelu": 1, "Gemm": 3, "GlobalAveragePool": 1, "GlobalMaxPool": 1,
     "Greater": 2, "GroupNormalization": 1, "HardSigmoid": 1, "HardSwish": 1, "Identity": 1, "InstanceNormalization": 1,
     "IsInf": 1, "IsNaN": 1, "LRN": 1, "LayerNormalization": 1, "LeakyRelu": 1, "Less": 2, "Log": 1, "LogSoftmax": 1,
-    "MatMul": 2, "Max": 9, "MaxPool": 1, "Mean": 9, "Min": 9, "Mish": 1, "Mod": 2, "Mul": 2, "Neg": 1, "Not": 1, "OneHot": 1,
-    "PRelu": 2, "Pad": 1, "Pow": 2, "RMSNormalization": 1, "Reciprocal": 1, "ReduceMax": 1, "ReduceMean": 1,
-    "ReduceMin": 1, "ReduceProd": 1, "ReduceSum": 1, "ReduceSumSquare": 1, "ReduceL2": 1, "Relu": 1, "Reshape": 1,
-    "Resize": 1, "Round": 1, "Selu": 1, "Shape": 1, "Sigmoid": 1, "Sign": 1, "Size": 1, "Slice": 1, "Softmax": 1,
-    "Softplus": 1, "SpaceToDepth": 1, "Split": 1, "Sqrt": 1, "Squeeze": 1, "Sub": 2, "Sum": 9, "Swish": 1, "Tanh": 1,
-    "Tile": 1, "TopK": 1, "Transpose": 1, "Trilu": 1, "Unsqueeze": 1, "Where": 3,
+    "MatMul": 2, "Max": 9, "MaxPool": 1, "Mean": 9, "Min": 9, "Mish": 1, "Mod": 2, "Mul": 2, "Neg": 1, "Not": 1,
+    "OneHot": 1, "PRelu": 2, "Pad": 1, "Pow": 2, "RMSNormalization": 1, "Reciprocal": 1, "ReduceMax": 1,
+    "ReduceMean": 1, "ReduceMin": 1, "ReduceProd": 1, "ReduceSum": 1, "ReduceSumSquare": 1, "ReduceL2": 1, "Relu": 1,
+    "Reshape": 1, "Resize": 1, "Round": 1, "Selu": 1, "Shape": 1, "Sigmoid": 1, "Sign": 1, "Size": 1, "Slice": 1,
+    "Softmax": 1, "Softplus": 1, "SpaceToDepth": 1, "Split": 1, "Sqrt": 1, "Squeeze": 1, "Sub": 2, "Sum": 9,
+    "Swish": 1, "Tanh": 1, "Tile": 1, "TopK": 1, "Transpose": 1, "Trilu": 1, "Unsqueeze": 1, "Where": 3,
 }  # fmt: skip
 
 # What is refused, and why; everything else must pass
