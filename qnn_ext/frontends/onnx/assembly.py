@@ -13,6 +13,7 @@ from ...errors import ModelFormatError, ShapeError
 from ...op.base import constant, constant_value, shape_of
 from ...op.check import DTYPES, check_bounds
 from ..assembly import Assembly
+from .neighbours import Neighbours
 from .reader import Model
 
 
@@ -21,6 +22,7 @@ class OnnxAssembly(Assembly):
 
     constants:     name -> value
     narrow_dtypes: name -> "int4" and the like, where a value is held in 8 bits
+    neighbours:    the operators of the graph that is converted
     """
 
     def __init__(self, model: Model, largest: Mapping[str, int] | None = None) -> None:
@@ -31,6 +33,7 @@ class OnnxAssembly(Assembly):
         self.model = model
         self.constants = dict(model.constants)
         self.narrow_dtypes = dict(model.narrow_dtypes)
+        self.neighbours = Neighbours()
         self._values: dict[str, relax.Expr] = {}
 
     @contextmanager

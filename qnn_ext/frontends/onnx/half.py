@@ -7,13 +7,11 @@ that has operators without such a kernel on all sides runs in float32 like them.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-
 from tvm import relax
 
+from .neighbours import Neighbours
 from .node import Node
-from .reader import Operator, values_read
+from .reader import Operator
 from .registry import MICROSOFT
 
 _HALF, _WIDE = "float16", "float32"
@@ -54,15 +52,10 @@ def _has_kernel(operator: Operator | Node) -> bool:
 
 
 class Halves:
-    """The float16 values of a graph, and what they were rounded from. operators: all of the graph"""
+    """The float16 values of a graph, and what they were rounded from."""
 
-    def __init__(self, operators: Sequence[Operator]) -> None:
-        self._readers: dict[str, list[Operator]] = defaultdict(list)
-        for operator in operators:
-            if operator.op_type != "Shape":  # which is known at import
-                for name in values_read(operator):
-                    self._readers[name].append(operator)
-        self._written = {name for operator in operators for name in operator.outputs}
+    def __init__(self, graph: Neighbours) -> None:
+        self._graph = graph
         self._unrounded: dict[str, relax.Expr] = {}
         self._cast: dict[str, relax.Expr] = {}  # by a Cast of the model
         self._computed: set[str] = set()  # by operators without a kernel
@@ -97,16 +90,20 @@ class Halves:
         if node.op_type in _LEAVING:
             return False
         names = enumerate(node.operator.inputs)
-        before = [name for index, name in names if name in self._written and not node.is_constant(index)]
-        after = [reader for name in node.outputs for reader in self._readers[name]]
+        before = [name for index, name in names if name in self._graph.writers and not node.is_constant(index)]
+        after = [reader for name in node.outputs for reader in self._readers(name)]
         alone = bool(before and after) and all(name in self._computed for name in before)
         return alone and not any(map(_has_kernel, after))
 
     def _is_dequantized(self, node: Node) -> bool:
         """Whether it dequantizes what is computed for operators without a kernel only: it makes float32 for them."""
         kind = node.domain, node.op_type
-        readers = self._readers[node.outputs[0]]
+        readers = self._readers(node.outputs[0])
         return kind == ("", "DequantizeLinear") and not (node.is_constant(0) or any(map(_has_kernel, readers)))
+
+    def _readers(self, name: str) -> list[Operator]:
+        """Those of a value but for Shape, whose result is known at import."""
+        return [reader for reader in self._graph.readers[name] if reader.op_type != "Shape"]
 
     def _wide(self, node: Node, index: int, exact: bool) -> relax.Expr:
         name = node.input_name(index)

@@ -32,6 +32,7 @@ from .fallback import convert_with_tvm, is_handled
 from .folding import evaluate, narrow_constant, unpacked
 from .functions import definition
 from .half import Halves
+from .neighbours import Neighbours
 from .node import Node
 from .reader import (
     Model,
@@ -153,7 +154,7 @@ class Importer:
         self.assembly = OnnxAssembly(model, largest)
         self._shapes = shapes
         self._depth = 0
-        self._halves = Halves(())
+        self._halves = Halves(self.assembly.neighbours)
 
     # ---- the walk ------------------------------------------------------------------------------------------------
 
@@ -176,10 +177,7 @@ class Importer:
         def walk() -> list[relax.Expr]:
             for name, variable in given.items():
                 self.assembly.define(name, variable)
-            operators = _needed(self.model.operators, [value.name for value in self.model.outputs])
-            self._halves = Halves(operators)
-            for operator in operators:
-                self._convert(operator)
+            self._walk(self.model.operators, [value.name for value in self.model.outputs])
             self.assembly.check_all_bounded()
             for value in self.model.outputs:
                 result, axes = trimmed(self.assembly.builder.sizes, self._output(value.name, value.dtype))
@@ -199,6 +197,15 @@ class Importer:
             notes=tuple(self.assembly.notes),
             source=self.source,
         )
+
+    def _walk(self, operators: Sequence[Operator], outputs: Sequence[str]) -> None:
+        """Convert the operators of a graph that its outputs depend on."""
+        wanted, outside = _needed(operators, outputs), (self.assembly.neighbours, self._halves)
+        self.assembly.neighbours = Neighbours(wanted, outputs)
+        self._halves = Halves(self.assembly.neighbours)
+        for operator in wanted:
+            self._convert(operator)
+        self.assembly.neighbours, self._halves = outside
 
     def _output(self, name: str, declared: str) -> relax.Expr:
         (value,) = only_tensors([self.assembly.value(name)], f"the output '{name}'")
@@ -344,11 +351,7 @@ class Importer:
             for name, value in zip(graph.inputs, inputs, strict=True):
                 self.assembly.define(name, value)
             self._mark_narrow(graph.inputs, narrow)
-            operators, outside = _needed(graph.operators, graph.outputs), self._halves
-            self._halves = Halves(operators)
-            for inner in operators:
-                self._convert(inner)
-            self._halves = outside
+            self._walk(graph.operators, graph.outputs)
             results = [self.assembly.value(name) for name in graph.outputs], self._narrow(graph.outputs)
         self._depth -= 1
         return results

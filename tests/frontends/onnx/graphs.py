@@ -92,11 +92,12 @@ def require_exact_products() -> None:
         pytest.skip("ONNX Runtime saturates products of 8-bit integers on this CPU, which has no VNNI")
 
 
-def run_ort(proto: Any, feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """ONNX Runtime's outputs, without graph optimizations."""
+def run_ort(proto: Any, feed: Mapping[str, np.ndarray], optimized: bool = False) -> list[np.ndarray]:
+    """ONNX Runtime's outputs, without graph optimizations or with all."""
     require_exact_ort(proto)
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])

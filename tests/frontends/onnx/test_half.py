@@ -4,18 +4,10 @@ optimizations."""
 import numpy as np
 import pytest
 
-from .graphs import interpret, model, node, onnx, ort, value
+from .graphs import interpret, model, node, onnx, run_ort, value
 
 HALF = np.float16
 RNG = np.random.default_rng(0)
-
-
-def optimized(proto, feed):
-    """ONNX Runtime's outputs."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(None, feed)
 
 
 def check(nodes, shape, constants=None, outputs=("y",), dtypes=(HALF,), opset=21):
@@ -24,7 +16,7 @@ def check(nodes, shape, constants=None, outputs=("y",), dtypes=(HALF,), opset=21
     proto = model(nodes, [value("x", shape, HALF)], results, constants, opset)
     for scale in (1, 30, 0.01):
         feed = {"x": (RNG.standard_normal(shape) * scale).astype(HALF)}
-        for ours, theirs in zip(interpret(proto, feed), optimized(proto, feed), strict=True):
+        for ours, theirs in zip(interpret(proto, feed), run_ort(proto, feed, optimized=True), strict=True):
             assert ours.dtype == theirs.dtype
             np.testing.assert_array_equal(ours, theirs)
 

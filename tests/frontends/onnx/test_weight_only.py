@@ -1,5 +1,5 @@
-"""MatMul and Gemm of floats with weights that DequantizeLinear has in 4 or 8 bits: they stay packed, and give what ONNX
-Runtime computes with their floats."""
+"""MatMul and Gemm of floats with weights that DequantizeLinear has in 4 or 8 bits: they stay packed. Activations are
+quantized to int8 block by block where ONNX Runtime does so, else the weights' floats are multiplied."""
 
 import numpy as np
 import pytest
@@ -65,15 +65,17 @@ def largest_float(module):
 def test_per_channel(kind, dtype, zeros, rng):
     proto, x = network(kind, dtype, zeros, rng)
     module = from_onnx(proto)
-    assert "qnn.blockwise_dense" in operators(module) and "matmul" not in operators(module)
-    assert largest_float(module) <= UNITS
-    (weight,) = [b.value.args[1] for b in bindings_of(module.ir["main"]) if op_name(b.value) == "qnn.blockwise_dense"]
+    in_floats = kind == "Gemm transposed"
+    product, index = ("qnn.blockwise_dense", 1) if in_floats else ("qnn.blockwise_dense_int8", 2)
+    assert product in operators(module) and "matmul" not in operators(module)
+    assert largest_float(module) <= UNITS * -(-DEPTH // 32)
+    (weight,) = [b.value.args[index] for b in bindings_of(module.ir["main"]) if op_name(b.value) == product]
     bits = 8 if "8" in dtype else 4
     assert constant_value(weight).nbytes <= DEPTH * UNITS * bits // 8 or dtype == "uint4"
     assert [note.reason for note in module.notes] == [
         "its activations are floats: they are multiplied by its quantized weights in float32"
-    ]
-    (expected,) = run_ort(proto, {"x": x})
+    ] * in_floats
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
     for run in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
         np.testing.assert_allclose(run(x), expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
@@ -110,6 +112,82 @@ def test_quantized_activations_are_still_multiplied_as_integers(rng):
     }
     module = from_onnx(model(nodes, [value("x", (3, DEPTH))], [value("y", (3, UNITS))], constants))
     assert "qnn.dense" in operators(module) and "qnn.blockwise_dense" not in operators(module)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint4"])
+@pytest.mark.parametrize("block", [16, 32])
+def test_blocks_of_powers_of_two(block, dtype, rng):
+    """Activations are quantized in the weight's blocks."""
+    proto, x = network("MatMul", dtype, True, rng, block)
+    module = from_onnx(proto)
+    assert "qnn.blockwise_dense_int8" in operators(module)
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    found = qnn_ext.build(module, num_threads=1)(x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+
+
+PAIRS = {
+    "x": [node("QuantizeLinear", ["x", "s8", "z8"], ["q"]), node("DequantizeLinear", ["q", "s8", "z8"], ["a"])],
+    "y": [node("QuantizeLinear", ["m", "s8", "z8"], ["p"]), node("DequantizeLinear", ["p", "s8", "z8"], ["y"])],
+    "x16": [node("QuantizeLinear", ["x", "s16", "z16"], ["q"]), node("DequantizeLinear", ["q", "s16", "z16"], ["a"])],
+    "y16": [node("QuantizeLinear", ["m", "s16", "z16"], ["p"]), node("DequantizeLinear", ["p", "s16", "z16"], ["y"])],
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "between", "result", "expected"),
+    [
+        ("x16", [], "y16", "qnn.blockwise_dense_int8"),
+        ("x16", [], "", "qnn.blockwise_dense_int8"),
+        ("", [], "y16", "qnn.blockwise_dense_int8"),
+        ("", ["Neg"], "y", "qnn.blockwise_dense_int8"),
+        ("", [], "y", "qnn.blockwise_dense"),
+        ("", ["Relu"], "y16", "qnn.blockwise_dense"),
+        ("", ["Flatten"], "y", "qnn.blockwise_dense_int8"),
+        ("", ["Squeeze"], "y", "qnn.blockwise_dense"),
+        ("x", [], "", "qnn.dense"),
+        ("x", [], "y", "qnn.dense"),
+    ],
+)
+def test_where_activations_are_quantized(given, between, result, expected, rng):
+    """Not where what ONNX Runtime makes of the operators around is another product."""
+    nodes = [node("DequantizeLinear", ["w", "s"], ["d"], axis=1), *PAIRS.get(given, [node("Identity", ["x"], ["a"])])]
+    last = between[0] if between else "Identity"
+    nodes += [node("MatMul", ["a", "d"], ["n"]), node(last, ["n"], ["m"])]
+    nodes += PAIRS.get(result, [node("Identity", ["m"], ["y"])])
+    constants = {
+        "w": rng.integers(-128, 128, (DEPTH, UNITS)).astype(np.int8), "s": rng.random(UNITS).astype(np.float32) * 0.01,
+        "s8": np.float32(0.03), "z8": np.uint8(117), "s16": np.float32(2e-4), "z16": np.uint16(30000),
+    }  # fmt: skip
+    shape = (UNITS,) if last == "Squeeze" else (1, UNITS)
+    proto = model(nodes, [value("x", (1, DEPTH))], [value("y", shape)], constants)
+    module = from_onnx(proto)
+    assert expected in operators(module)
+    x = rng.standard_normal((1, DEPTH)).astype(np.float32)
+    (wanted,) = run_ort(proto, {"x": x}, optimized=True)
+    step = {"y": 0.03, "y16": 2e-4}.get(result, TOLERANCE * np.abs(wanted).max())
+    found = qnn_ext.Interpreter(module)(x)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1.01 * step)
+    assert not result or np.mean(found != wanted) < 0.1
+
+
+@pytest.mark.parametrize("change", ["shared", "result", "scale of shape (1,)", "alpha"])
+def test_weights_whose_floats_are_multiplied(change, rng):
+    """What ONNX Runtime does not recognize."""
+    scale = np.float32([0.02]) if change.startswith("scale") else np.float32(0.02)
+    nodes = [node("DequantizeLinear", ["w", "s"], ["d"])]
+    nodes += [node("Gemm", ["x", "d"], ["y"], alpha=2.0) if change == "alpha" else node("MatMul", ["x", "d"], ["y"])]
+    results = [value("y", (3, UNITS))]
+    if change == "shared":
+        nodes.append(node("MatMul", ["x", "d"], ["y2"]))
+        results.append(value("y2", (3, UNITS)))
+    if change == "result":
+        results.append(value("d", (DEPTH, UNITS)))
+    constants = {"w": rng.integers(-128, 128, (DEPTH, UNITS)).astype(np.int8), "s": scale}
+    proto = model(nodes, [value("x", (3, DEPTH))], results, constants)
+    x = rng.standard_normal((3, DEPTH)).astype(np.float32)
+    found, expected = qnn_ext.Interpreter(from_onnx(proto)).run({"x": x})["y"], run_ort(proto, {"x": x}, True)[0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
 # ---- what is refused ---------------------------------------------------------------------------------------------

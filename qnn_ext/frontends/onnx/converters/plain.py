@@ -36,7 +36,6 @@ _BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "GreaterOrEqual": relax.op.greater_equal,
     "Less": relax.op.less,
     "LessOrEqual": relax.op.less_equal,
-    "MatMul": relax.op.matmul,
     "Mul": relax.op.multiply,
     "Or": relax.op.logical_or,
     "Sub": relax.op.subtract,

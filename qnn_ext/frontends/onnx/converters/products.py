@@ -13,6 +13,7 @@ from ..node import Node
 from ..registry import MICROSOFT, converter
 from .activations import activation
 from .geometry import window
+from .weight_only import weight_only_product
 
 _LAYOUTS = {1: ("NCW", "OIW", "IOW"), 2: ("NCHW", "OIHW", "IOHW"), 3: ("NCDHW", "OIDHW", "IODHW")}
 
@@ -144,6 +145,8 @@ def _transposed_padding(
 @converter("Gemm")
 def gemm(node: Node) -> relax.Expr:
     """Y = alpha · A' · B' + beta · C, where a prime means transposed if the attribute says so."""
+    if (product := _weight_only(node)) is not None:
+        return product
     sides = []
     for index, name in enumerate(("transA", "transB")):
         if len(node.shape(index)) != 2:
@@ -161,6 +164,17 @@ def gemm(node: Node) -> relax.Expr:
     if beta != 1.0:
         summand = node.emit(relax.op.multiply(summand, constant(np.asarray(beta, dtype))))
     return relax.op.add(product, summand)
+
+
+def _weight_only(node: Node) -> relax.Expr | None:
+    """The product with a weight of few bits; None for one that is none, or that has factors or transposed operands."""
+    factors = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)
+    if node.attribute("transA", 0) or node.attribute("transB", 0) or factors != (1.0, 1.0):
+        return None
+    if not node.has_input(2):
+        return weight_only_product(node)
+    is_bias = node.shape(2) in (node.shape(1)[1:], (1, *node.shape(1)[1:]))
+    return weight_only_product(node, node.input(2)) if is_bias else None
 
 
 @converter("Col2Im", since=18)

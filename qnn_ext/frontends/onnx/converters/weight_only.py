@@ -1,0 +1,123 @@
+"""MatMul and Gemm of floats with a weight that DequantizeLinear has in 2, 4 or 8 bits: ONNX Runtime makes them
+MatMulNBits with the accuracy level 4, whose activations are quantized to int8 block by block.
+
+It does not where DequantizeLinear has other readers, nor where activations, or results right away, are of 8 bits:
+there it multiplies integers, or floats with the weight's floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import relax
+
+from ....numerics.packed import WIDTHS, pack
+from ....op import compound
+from ....op.base import constant_value
+from ....op.blockwise import LONGEST_GROUP
+from ..node import Node
+from ..reader import Operator
+from ..registry import converter
+from .arithmetic import cast, plus
+from .microsoft_nbits import DTYPES, LEAST_INT8_BLOCK, BlockedWeight, of_int8
+
+_LEAST_BLOCK = 16
+_BLOCK = 32  # of a weight with one scale, or one for each column
+_MOVES = ("Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # that ONNX Runtime quantizes before
+
+
+@converter("MatMul")
+def matmul(node: Node) -> relax.Expr:
+    """A · B."""
+    product = weight_only_product(node)
+    return relax.op.matmul(node.input(0), node.input(1)) if product is None else product
+
+
+def weight_only_product(node: Node, bias: relax.Expr | None = None) -> relax.Expr | None:
+    """A · B + bias where B is such a weight, else None. bias: one number for each column"""
+    weight = _weight(node)
+    if weight is None or _has_8_bit_activations(node) or _is_quantized(node, node.outputs[0]):
+        return None
+    shape, columns = node.shape(0), len(weight.packed)
+    rows = cast(node, compound.reshape(node.input(0), (math.prod(shape[:-1]), shape[-1]), node.emit), "float32")
+    product = of_int8(node, rows, weight)
+    if bias is not None:
+        product = plus(node, product, cast(node, compound.reshape(bias, (columns,), node.emit), "float32"))
+    return cast(node, compound.reshape(product, (*shape[:-1], columns), node.emit), node.dtype(0))
+
+
+def _weight(node: Node) -> BlockedWeight | None:
+    """Operand B, if it is a matrix dequantized by known numbers that only this node reads."""
+    graph, name = node.assembly.neighbours, node.input_name(1)
+    dequantize = graph.writers.get(name)
+    if dequantize is None or dequantize.op_type != "DequantizeLinear" or graph.only_reader(name) is None:
+        return None
+    arrays = [constant_value(node.assembly.value(part)) for part in dequantize.inputs if part]
+    if any(array is None for array in arrays) or not node.shape(0) or node.dtype(1) not in ("float32", "float16"):
+        return None
+    values, scale, *zero_point = (array for array in arrays if array is not None)
+    dtype = node.assembly.narrow_dtypes.get(dequantize.inputs[0]) or str(values.dtype)
+    block = _block(dequantize, values, scale)
+    if dtype not in WIDTHS or block is None or block < LEAST_INT8_BLOCK[WIDTHS[dtype]]:
+        return None
+    bits, (depth, columns) = WIDTHS[dtype], values.shape
+    shift = 0 if dtype.startswith("u") else 1 << (bits - 1)  # to unsigned numbers
+    zeros = zero_point[0] if zero_point else np.zeros_like(scale, values.dtype)
+    blocks = -(-depth // block)
+    by_block = [np.broadcast_to(array, (blocks, columns)).T for array in (scale, zeros.astype(np.int16) + shift)]
+    return BlockedWeight(
+        pack(values.T.astype(np.int16) + shift, DTYPES[bits]),
+        np.ascontiguousarray(by_block[0]),
+        pack(by_block[1], DTYPES[bits]),
+        DTYPES[bits],
+        block,
+    )
+
+
+def _block(dequantize: Operator, values: np.ndarray, scale: np.ndarray) -> int | None:
+    """The length of the blocks along the first axis of a matrix; None if it is quantized in another way."""
+    block, axis = dequantize.attributes.get("block_size", 0), dequantize.attributes.get("axis", 1)
+    if values.ndim != 2:
+        return None
+    if not block:
+        columns = scale.shape == values.shape[1:] and axis in (1, -1)
+        return _BLOCK if columns or not scale.shape else None
+    fits = _LEAST_BLOCK <= block <= LONGEST_GROUP and not block & (block - 1)
+    matches = scale.shape == (-(-values.shape[0] // block), values.shape[1])
+    return block if fits and matches and axis in (0, -2) else None
+
+
+def _has_8_bit_activations(node: Node) -> bool:
+    """Whether operand A was dequantized from 8 bits."""
+    name = node.input_name(0)
+    while (writer := node.assembly.neighbours.writers.get(name)) is not None and writer.op_type in _MOVES:
+        name = writer.inputs[0]
+    return writer is not None and writer.op_type == "DequantizeLinear" and _bits_8(node, writer.inputs[:1])
+
+
+def _is_quantized(node: Node, name: str) -> bool:
+    """Whether the one operator that reads a value quantizes it to 8 bits: behind others that move it, an addition that
+    ONNX Runtime makes part of the product, or, to any number of bits, a fused activation."""
+    graph, is_activated = node.assembly.neighbours, False
+    while (reader := graph.only_reader(name)) is not None:
+        if reader.op_type == "QuantizeLinear":
+            return is_activated or _bits_8(node, [zero_point for zero_point in reader.inputs[2:] if zero_point])
+        if reader.op_type in ("Clip", "Relu"):
+            is_activated = True
+        elif not (reader.op_type in _MOVES or (reader.op_type == "Add" and _adds_bias(node, reader))):
+            return False
+        name = reader.outputs[0]
+    return False
+
+
+def _adds_bias(node: Node, add: Operator) -> bool:
+    """Whether an operand is known at import, dequantized or not."""
+    graph, constants = node.assembly.neighbours, node.assembly.constants
+    stored = [name in constants or graph.writers.get(name) for name in add.inputs]
+    return any(found is True or (found and found.op_type in ("Constant", "DequantizeLinear")) for found in stored)
+
+
+def _bits_8(node: Node, names: Sequence[str]) -> bool:
+    return all(str(node.assembly.value(name).ty.dtype) in ("int8", "uint8") for name in names)
