@@ -123,6 +123,23 @@ def test_rotated_inside(packed, half, interleaved, rng):
     check_grouped(*grouped(rng, lengths, 6, packed=packed, step=1, extra=extra, **attributes), lengths)
 
 
+@pytest.mark.parametrize("do_rotary", [0, 1])
+def test_float16(do_rotary, rng):
+    """Computed in float32 over a cache of float16, bit for bit."""
+    half = np.float16
+    extra = tables(16, HALF) if do_rotary else ()
+    inputs, attributes = grouped(rng, [5, 8], 8, step=1, extra=extra, do_rotary=do_rotary)
+    inputs = [
+        const(item.array, half) if hasattr(item, "array") else item.astype(half) if item.dtype == F32 else item
+        for item in inputs
+    ]
+    model, feed = single_op("GroupQueryAttention", inputs, [half] * 3, domain=MICROSOFT, **attributes)
+    found, expected = qnn_ext.Interpreter(qnn_ext.from_onnx(model)).run(feed), run_ort(model, feed)
+    for ours, theirs in zip(found.values(), expected, strict=True):
+        assert ours.dtype == half
+        np.testing.assert_array_equal(ours[:, :, :5], theirs[:, :, :5])
+
+
 @pytest.mark.parametrize("room", [0, ROOM])
 def test_a_prompt(room, rng):
     """The first call, with and without a cache of fixed length; several new tokens behind others."""

@@ -29,7 +29,8 @@ _GROUPED |= {"smooth_softmax"}
 @converter("GroupQueryAttention", domain=MICROSOFT)
 def group_query_attention(node: Node) -> list[relax.Expr]:
     """Causal attention; query, key and value may be packed into the query. past and present (B, groups, length, size)
-    have one length, or past has none: sample b's new keys stand behind seqlens_k[b] + 1 − S others."""
+    have one length, or past has none: sample b's new keys stand behind seqlens_k[b] + 1 − S others. float16 in float32,
+    but for the cache."""
     unknown = [name for name, value in node.attributes.items() if name not in _GROUPED and value not in (0, -1, "NONE")]
     if unknown or any(node.has_input(index) for index in range(12, len(node.inputs))):
         raise node.unsupported(f"the attribute {unknown[0]}" if unknown else "inputs behind head_sink")
@@ -49,8 +50,9 @@ def group_query_attention(node: Node) -> list[relax.Expr]:
         masks.append(node.input(10))
     sink = _sink(node, heads)
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(size))
-    mixed = attend(node, query, present[0], present[1], scale, masks, node.attribute("softcap", 0.0), sink)
-    return [join_heads(node, mixed), *present]
+    wide = [cast(node, operand, "float32") for operand in (query, *present)]
+    mixed = attend(node, *wide, scale, masks, node.attribute("softcap", 0.0), sink)
+    return [cast(node, join_heads(node, mixed), node.dtype(0)), *present]
 
 
 def _projections(node: Node, heads: int, groups: int) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
@@ -87,8 +89,9 @@ def _places(node: Node, before: relax.Expr, length: int) -> relax.Expr:
 
 def _turned(node: Node, heads: relax.Expr, before: relax.Expr) -> relax.Expr:
     positions = node.input(9) if node.has_input(9) else _places(node, before, shape_of(heads)[2])
-    cos, sin = (looked_up(node, node.input(index), positions) for index in (7, 8))
-    return rotated(node, heads, cos, sin, bool(node.attribute("rotary_interleaved", 0)))
+    cos, sin = (cast(node, looked_up(node, node.input(index), positions), "float32") for index in (7, 8))
+    turned = rotated(node, cast(node, heads, "float32"), cos, sin, bool(node.attribute("rotary_interleaved", 0)))
+    return cast(node, turned, node.dtype(0))
 
 
 def _updated(node: Node, index: int, new: relax.Expr, before: relax.Expr) -> relax.Expr:
