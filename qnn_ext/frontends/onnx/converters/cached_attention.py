@@ -50,8 +50,8 @@ def group_query_attention(node: Node) -> list[relax.Expr]:
         masks.append(node.input(10))
     sink = _sink(node, heads)
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(size))
-    wide = [cast(node, operand, "float32") for operand in (query, *present)]
-    mixed = attend(node, *wide, scale, masks, node.attribute("softcap", 0.0), sink)
+    query, keys, values = (cast(node, operand, "float32") for operand in (query, *present))
+    mixed = attend(node, query, keys, values, scale, masks, node.attribute("softcap", 0.0), sink)
     return [cast(node, join_heads(node, mixed), node.dtype(0)), *present]
 
 

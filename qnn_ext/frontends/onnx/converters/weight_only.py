@@ -50,18 +50,21 @@ def weight_only_product(node: Node, bias: relax.Expr | None = None) -> relax.Exp
 
 def _weight(node: Node) -> BlockedWeight | None:
     """Operand B, if it is a matrix dequantized by known numbers that only this node reads."""
-    graph, name = node.assembly.neighbours, node.input_name(1)
-    dequantize = graph.writers.get(name)
-    if dequantize is None or dequantize.op_type != "DequantizeLinear" or graph.only_reader(name) is None:
+    dequantize, transposed = _dequantization(node)
+    if dequantize is None or not node.shape(0) or node.dtype(1) not in ("float32", "float16"):
         return None
-    arrays = [constant_value(node.assembly.value(part)) for part in dequantize.inputs if part]
-    if any(array is None for array in arrays) or not node.shape(0) or node.dtype(1) not in ("float32", "float16"):
+    arrays = [constant_value(node.assembly.value(name)) for name in dequantize.inputs if name]
+    if any(array is None for array in arrays):
         return None
     values, scale, *zero_point = (array for array in arrays if array is not None)
     dtype = node.assembly.narrow_dtypes.get(dequantize.inputs[0]) or str(values.dtype)
-    block = _block(dequantize, values, scale)
+    block = _block(dequantize, values, scale, transposed)
     if dtype not in WIDTHS or block is None or block < LEAST_INT8_BLOCK[WIDTHS[dtype]]:
         return None
+    if transposed:
+        if WIDTHS[dtype] != 8:
+            return None
+        values = values.T
     bits, (depth, columns) = WIDTHS[dtype], values.shape
     shift = 0 if dtype.startswith("u") else 1 << (bits - 1)  # to unsigned numbers
     zeros = zero_point[0] if zero_point else np.zeros_like(scale, values.dtype)
@@ -76,15 +79,30 @@ def _weight(node: Node) -> BlockedWeight | None:
     )
 
 
-def _block(dequantize: Operator, values: np.ndarray, scale: np.ndarray) -> int | None:
-    """The length of the blocks along the first axis of a matrix; None if it is quantized in another way."""
+def _dequantization(node: Node) -> tuple[Operator | None, bool]:
+    """What dequantizes operand B, and whether that is transposed in between."""
+    graph, name, transposed = node.assembly.neighbours, node.input_name(1), False
+    while (writer := graph.writers.get(name)) is not None and graph.only_reader(name) is not None:
+        if writer.op_type == "DequantizeLinear":
+            return writer, transposed
+        if writer.op_type == "Transpose" and not transposed and node.op_type == "MatMul":
+            transposed = list(writer.attributes.get("perm", [1, 0])) == [1, 0]
+        elif writer.op_type != "Identity":
+            break
+        name = writer.inputs[0]
+    return None, False
+
+
+def _block(dequantize: Operator, values: np.ndarray, scale: np.ndarray, transposed: bool) -> int | None:
+    """The length of the blocks along the rows of a matrix; None if it is quantized in another way."""
     block, axis = dequantize.attributes.get("block_size", 0), dequantize.attributes.get("axis", 1)
     if values.ndim != 2:
         return None
     if not block:
-        columns = scale.shape == values.shape[1:] and axis in (1, -1)
-        return _BLOCK if columns or not scale.shape else None
-    fits = _LEAST_BLOCK <= block <= LONGEST_GROUP and not block & (block - 1)
+        axis_of_columns = 0 if transposed else 1
+        of_columns = scale.shape == (values.shape[axis_of_columns],) and axis in (axis_of_columns, axis_of_columns - 2)
+        return _BLOCK if of_columns or not scale.shape else None
+    fits = _LEAST_BLOCK <= block <= LONGEST_GROUP and not block & (block - 1) and not transposed
     matches = scale.shape == (-(-values.shape[0] // block), values.shape[1])
     return block if fits and matches and axis in (0, -2) else None
 
