@@ -171,15 +171,17 @@ def test_where_activations_are_quantized(given, between, result, expected, rng):
     assert not result or np.mean(found != wanted) < 0.1
 
 
+@pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
-def test_transposed_weights(dtype, rng):
-    """As of layers exported with their weights as they are stored: ONNX Runtime transposes those of 8 bits."""
-    proto, x = network("Gemm transposed", dtype, True, rng)
+def test_transposed_weights(dtype, zeros, rng):
+    """As of layers exported with their weights as they are stored: ONNX Runtime transposes those of 8 bits, and others
+    that have zero points."""
+    proto, x = network("Gemm transposed", dtype, zeros, rng)
     nodes = [node("Transpose", ["d"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])]
     del proto.graph.node[1:]
     proto.graph.node.extend(nodes)
     module = from_onnx(proto)
-    assert ("qnn.blockwise_dense_int8" in operators(module)) == (dtype == "int8")
+    assert ("qnn.blockwise_dense_int8" in operators(module)) == (dtype == "int8" or zeros)
     (expected,) = run_ort(proto, {"x": x}, optimized=True)
     found = qnn_ext.Interpreter(module)(x)
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())

@@ -62,7 +62,7 @@ def _weight(node: Node) -> BlockedWeight | None:
     if dtype not in WIDTHS or block is None or block < LEAST_INT8_BLOCK[WIDTHS[dtype]]:
         return None
     if transposed:
-        if WIDTHS[dtype] != 8:
+        if WIDTHS[dtype] != 8 and not zero_point:  # which ONNX Runtime does not transpose
             return None
         values = values.T
     bits, (depth, columns) = WIDTHS[dtype], values.shape
