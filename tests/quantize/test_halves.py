@@ -1,10 +1,10 @@
 """halves: float16 models are quantized as the same ones in float32."""
 
 import numpy as np
-from tvm import relax
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
 
 import qnn_ext
 from qnn_ext.compiling.coverage import coverage
