@@ -19,7 +19,7 @@ from .builder import GENERATORS, make
 FLOAT = "a float operator: tests/frontends/onnx/test_float_nodes.py and test_attention.py compare it with ONNX Runtime"
 FLOATS = """
 Attention BatchNormalization BiasGelu CastLike Celu Einsum EmbedLayerNormalization EyeLike FastGelu FusedMatMul Gelu
-IsInf LayerNormalization Pow QuickGelu RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization
+IsInf LayerNormalization Mod Pow QuickGelu RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization
 SkipSimplifiedLayerNormalization Swish TransposeMatMul Upsample
 """
 GROUPS = "ONNX Runtime subtracts squares of sums, which cancel: tests/frontends/onnx/test_group_norm.py bounds the data"
