@@ -54,7 +54,7 @@ from .settings import parse_settings, settings_option
 from .texts import fluency, perplexities, read_texts
 
 _SHOWN_LAYERS = 5
-_FLAGS = ("equalize", "bias_correction", "dynamic", "symmetric", "weight_only", "embeddings")
+_FLAGS = ("balance", "equalize", "bias_correction", "dynamic", "symmetric", "weight_only", "embeddings")
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,9 @@ class _Request:
 @click.option("--percentile", type=float, help="Share of values inside the range, for --calibrate-mode percentile.")
 @click.option("--per-tensor", is_flag=True, help="One scale per weight. Default: one per output channel.")
 @click.option("--symmetric", is_flag=True, help="Activations without zero points.")
+@click.option(
+    "--balance", is_flag=True, help="Give channels of activations factors that weights undo. Default: measured."
+)
 @click.option(
     "--equalize",
     is_flag=True,

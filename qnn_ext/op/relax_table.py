@@ -117,7 +117,7 @@ _relax("nn.silu nn.softplus nn.selu", _FUNCTION)
 _relax("nn.gelu nn.gelu_tanh", replace(_FUNCTION, function="gelu"))
 _relax(
     "nn.prelu",
-    Traits(Kind.POINTWISE, data=(Data("data", axis="axis"),), others=("slope",), quantizable=True),
+    Traits(Kind.POINTWISE, data=(Data("data", axis="axis"),), others=("slope",), quantizable=True, homogeneous=True),
     "data slope",
 )
 

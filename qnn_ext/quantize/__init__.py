@@ -8,6 +8,7 @@ The stages of `quantize`, each of which can be called separately: fold → annot
 
 from .analysis import analyze
 from .annotate import Site, annotate, sites
+from .balance import balance
 from .bias_correction import correct_bias
 from .calibrate import calibrate
 from .config import LayerConfig, QConfig, current_config, qconfig
@@ -39,6 +40,7 @@ __all__ = [
     "Stages",
     "analyze",
     "annotate",
+    "balance",
     "batches",
     "calibrate",
     "control_accuracy",

@@ -56,7 +56,8 @@ def calibrate(
         candidates = {name: one.candidates(name) for name, one in assigned.items() if isinstance(one, OutputError)}
         if candidates:
             ranges |= choose_ranges(measurable(annotated), candidates, ranges, dataset, config)
-        if auto and not annotated.states:  # with states there is no program that takes all ranges
+        compared = not annotated.states and config.balance is not True
+        if auto and compared:  # with states there is no program that takes all ranges
             again = partial(_recalibrated, annotated, found, ranges, {name: assigned[name] for name in reading})
             choice = choose_alternative(measurable(annotated), again, reading, dataset, config)
             ranges = Alternatives(auto, ranges, found)[choice]

@@ -107,8 +107,11 @@ class QConfig:
     bias_correction: whether biases compensate the mean error of quantized weights. "auto", with calibrate_mode "auto":
                      as far as that error stands out from the differences between batches (see `bias_correction`);
                      models with states, and data in shards that other machines read, are left as they are
-    equalize:        cross-layer equalization before ranges are taken. "auto", with calibrate_mode "auto": if that keeps
-                     the model's outputs clearly better (see `rescale`)
+    balance:         factors for the channels of activations, which the weights that read them undo, so that one scale
+                     serves all channels (see `balance`). "auto", with calibrate_mode "auto": if that keeps the model's
+                     outputs clearly better (see `rescale`)
+    equalize:        cross-layer equalization before ranges are taken. "auto": as for `balance`, if channels are not
+                     balanced
     smooth:          SmoothQuant's α, above 0 and below 1: how much of the outliers of activations behind normalizations
                      moves into the weights that read them; "awq", for weights in groups: channels whose activations are
                      large get finer weights, as much as keeps the layers' results on the data best; None: nothing
@@ -157,6 +160,7 @@ class QConfig:
     embeddings: bool = False
     weight_rounding: str = "nearest"
     bias_correction: bool | str = False
+    balance: bool | str = "auto"
     equalize: bool | str = "auto"
     smooth: float | str | None = "auto"
     dynamic: bool = False

@@ -31,6 +31,7 @@ from ..module import QnnModule
 from ..passes.bodies import named_bindings
 from .analysis import QuantizedLayer, quantized_layers
 from .annotate import annotate, float_filters, sites
+from .balance import factored_sites
 from .bias_correction import mean_errors
 from .calibrate import calibrate
 from .config import QConfig, resolve_config
@@ -69,6 +70,7 @@ _LEAST_MARGIN = 0.1  # dB
 # fields of QConfig and the values tried, if the user left them alone
 _SETTINGS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("calibrate_mode", ("output_error", "minmax", "percentile")),
+    ("balance", (True,)),
     ("equalize", (True,)),
     ("smooth", (0.5,)),
     ("weight_rounding", ("gptq", "adaround")),
@@ -228,7 +230,7 @@ class _Setting:
         annotated = annotate(self._stages["fold"], config)
         found = {site.name: (wide if site.bits > 8 else narrow).ranges.get(site.name) for site in sites(annotated)}
         others = self._calibrated(config)[1] if None in found.values() else narrow
-        ranges = CalibrationTable({name: value or others[name] for name, value in found.items()}, scales=narrow.scales)
+        ranges = replace(narrow, ranges={name: value or others[name] for name, value in found.items()}, biases={})
         if config.bias_correction != "auto":
             return ranges
         return replace(ranges, biases=mean_errors(annotated, ranges, self._data, config, cautious=True))
@@ -463,10 +465,14 @@ class _Search(Search):
                     trial, best = found, setting
 
     def _applies(self, setting: _Setting, field: str) -> bool:
-        """Whether there is anything for equalization and smoothing to do."""
-        if field not in ("equalize", "smooth"):
+        """Whether there is anything for balancing, equalization and smoothing to do. Balanced channels stay so."""
+        if field not in ("balance", "equalize", "smooth"):
             return True
+        if setting.config.balance:
+            return False
         plain = folded(self.module, setting.config, self._data)
+        if field == "balance":
+            return bool(groups_of(plain.ir["main"]) or factored_sites(plain))
         return bool(groups_of(plain.ir["main"]) if field == "equalize" else smoothed_groups(plain))
 
     def _setting(self, name: str, config: QConfig) -> _Setting:

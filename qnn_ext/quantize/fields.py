@@ -134,6 +134,7 @@ RULES: dict[str, tuple[Check, str]] = {
     "quantization_formula": _one_of("google", "cambricon"),
     "weight_rounding": _one_of("nearest", "gptq", "adaround"),
     "bias_correction": _FLAG_OR_AUTO,
+    "balance": _FLAG_OR_AUTO,
     "equalize": _FLAG_OR_AUTO,
     "smooth": (
         lambda value: value is None or value in ("auto", "awq") or (_number(value) and 0 < value < 1),
@@ -217,10 +218,13 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
             values["dynamic"]
             and values["group_size"] is None
             and (
-                values["do_simulation"] or values["bias_correction"] is True or values["weight_rounding"] != "nearest"
+                values["do_simulation"]
+                or values["bias_correction"] is True
+                or values["balance"] is True
+                or values["weight_rounding"] != "nearest"
             ),
-            "dynamic=True finds ranges only at run time: it cannot be combined with do_simulation, bias_correction or "
-            "weight_rounding",
+            "dynamic=True finds ranges only at run time: it cannot be combined with do_simulation, bias_correction, "
+            "balance or weight_rounding",
         ),
         (
             values["do_simulation"] and values["partition_conversions"] == "fully_integral",
@@ -250,6 +254,7 @@ def _group_rules(values: Mapping[str, Any]) -> list[tuple[bool, str]]:
     unfit = {
         "do_simulation": values["do_simulation"],
         "bias_correction": values["bias_correction"] is True,
+        "balance": values["balance"] is True,
         "per_channel=False": not values["per_channel"],
         "calibrate_mode": values["calibrate_mode"] != "auto",
         "partition_conversions": values["partition_conversions"] != "disabled",

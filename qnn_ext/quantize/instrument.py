@@ -26,10 +26,13 @@ class Instrumented:
 
     Tensors of channels-first operators are returned channels-last, as the kernels compute them: that makes no
     difference to statistics, and needs no transpose.
+
+    channels_last: whether each output is
     """
 
     module: QnnModule
     sites: tuple[tuple[str, ...], ...]
+    channels_last: tuple[bool, ...]
 
 
 def instrument(annotated: QnnModule, sites: Collection[str], with_outputs: bool = False) -> Instrumented:
@@ -57,7 +60,9 @@ def instrument(annotated: QnnModule, sites: Collection[str], with_outputs: bool 
             var = new.environment[binding.var] = new.builder.emit(value, name_hint=binding.var.name)
             if _is_channels_first(value, channels_first):
                 channels_first.add(var)
-        tensors = [_with_channels_last(var, var in channels_first, new.builder) for var in observed]
+        moved = [var in channels_first and len(shape_of(var)) in (3, 4, 5) for var in observed]
+        pairs = zip(observed, moved, strict=True)
+        tensors = [_with_channels_last(var, new.builder) if last else var for var, last in pairs]
         own = annotated.outputs if with_outputs else ()
         old = results_of(annotated.ir["main"]) if own or annotated.states else []
         results = [new.substituted(result) for result in old]
@@ -67,7 +72,8 @@ def instrument(annotated: QnnModule, sites: Collection[str], with_outputs: bool 
         for tensor, names in zip(tensors, observed.values(), strict=True)
     )
     sites_of = [*(() for _ in own), *map(tuple, observed.values())]
-    return Instrumented(replace(annotated, ir=new.live_module(), outputs=(*own, *specs)), tuple(sites_of))
+    module = replace(annotated, ir=new.live_module(), outputs=(*own, *specs))
+    return Instrumented(module, tuple(sites_of), (*(False for _ in own), *moved))
 
 
 def _is_channels_first(value: Any, known: Collection[Any]) -> bool:
@@ -81,6 +87,5 @@ def _is_channels_first(value: Any, known: Collection[Any]) -> bool:
     return any(operand in known for operand in operands(value) if isinstance(operand, relax.Var))
 
 
-def _with_channels_last(var: Any, channels_first: bool, builder: relax.BlockBuilder) -> Any:
-    order = channels_last_order(len(shape_of(var))) if channels_first and len(shape_of(var)) in (3, 4, 5) else None
-    return var if order is None else builder.emit(relax.op.permute_dims(var, list(order)))
+def _with_channels_last(var: Any, builder: relax.BlockBuilder) -> Any:
+    return builder.emit(relax.op.permute_dims(var, list(channels_last_order(len(shape_of(var))))))

@@ -35,6 +35,7 @@ class Group:
     consumers: products that read a tensor of the group: their inputs are multiplied by S
     factors:   (binding, argument) → axis of constants that are multiplied by S: a multiplication reads the group
     read:      the tensors that the consumers read, each with the axis of its channels counted from the end
+    tensors:   all tensors of the group, in the same way
     from_normalization: whether it begins, or one of several begins, at a normalization or a multiplication by constants
     is_fixed:  whether something reads it that is not homogeneous
     """
@@ -45,6 +46,7 @@ class Group:
     consumers: list[int] = field(default_factory=list)
     factors: dict[tuple[int, int], int] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
+    tensors: dict[str, int] = field(default_factory=dict)
     from_normalization: bool = False
     is_fixed: bool = False
 
@@ -55,6 +57,7 @@ class Group:
         self.scaled |= other.scaled
         self.factors |= other.factors
         self.read |= other.read
+        self.tensors |= other.tensors
         self.from_normalization |= other.from_normalization
         self.is_fixed |= other.is_fixed or other.channels != self.channels
 
@@ -63,6 +66,11 @@ def groups_of(function: relax.Function) -> list[Group]:
     """The groups of `main` that can be scaled, in order of computation: each has a producer and a consumer, and nothing
     reads it that is not homogeneous."""
     return _Search(function).groups
+
+
+def factored_tensors(function: relax.Function) -> set[str]:
+    """The tensors in these groups."""
+    return {name for group in groups_of(function) for name in group.tensors}
 
 
 class _Search:
@@ -90,16 +98,23 @@ class _Search:
             self._normalization(index, var, value)
         elif op_name(value) in ("add", "subtract") and isinstance(value, relax.Call):
             self._sum(index, var, value)
-        elif op_name(value) == "multiply" and _constant_argument(value) is not None:
-            self._multiplication(index, var, value)
+        elif op_name(value) == "multiply" and isinstance(value, relax.Call):
+            if _constant_argument(value) is None:
+                self._gate(var, value)
+            else:
+                self._multiplication(index, var, value)
         else:
             self._passed(var, value)
 
     def _begin(self, var: relax.Var, axis: int) -> Group:
         group = Group(shape_of(var)[axis])
         self._all.append(group)
-        self._of[var] = group, axis
+        self._add(var, group, axis)
         return group
+
+    def _add(self, var: relax.Var, group: Group, axis: int) -> None:
+        self._of[var] = group, axis
+        group.tensors[str(var.name)] = axis - len(shape_of(var))
 
     def _fix(self, exprs: Sequence[Any]) -> None:
         for expr in exprs:
@@ -143,7 +158,7 @@ class _Search:
             self._fix(value.args)
             return
         self._join(one[0], two[0])
-        self._of[var] = one
+        self._add(var, *one)
 
     def _bias(self, index: int, var: relax.Var, value: relax.Call, place: int) -> None:
         data = value.args[1 - place]
@@ -154,7 +169,17 @@ class _Search:
             group.is_fixed = True
             return
         group.scaled[index, place] = axis - len(shape_of(var))
-        self._of[var] = group, axis
+        self._add(var, group, axis)
+
+    def _gate(self, var: relax.Var, value: relax.Call) -> None:
+        """A product of two tensors, such as squeeze and excitation: in the group of one, whatever the other is."""
+        data = next((arg for arg in value.args if arg in self._of and shape_of(arg) == shape_of(var)), None)
+        others = [arg for arg in value.args if data is None or not arg.same_as(data)]
+        if data is not None and others:
+            self._fix(others)
+            self._add(var, *self._of[data])
+        else:
+            self._fix(value.args)
 
     def _multiplication(self, index: int, var: relax.Var, value: relax.Call) -> None:
         """One by a factor for each channel: the end of one group and the beginning of the next."""
@@ -169,7 +194,7 @@ class _Search:
         channel_axes = [i for i, n in enumerate((1,) * (ndim - len(shape)) + shape) if n > 1]
         if not channel_axes:  # a single factor
             if data in self._of:
-                self._of[var] = self._of[data]
+                self._add(var, *self._of[data])
             return
         if len(channel_axes) > 1 or shape_of(var)[channel_axes[0]] == 1:
             self._fix([data])
@@ -199,7 +224,7 @@ class _Search:
         if behind is None or shape_of(var)[behind] != group.channels:
             group.is_fixed = True
             return
-        self._of[var] = group, behind
+        self._add(var, group, behind)
 
     def _is_own(self, expr: Any) -> bool:
         """Whether an operand is a float32 constant that nothing else reads."""

@@ -31,8 +31,9 @@ MakeTable = Callable[[], CalibrationTable]
 
 @dataclass(frozen=True)
 class Controlled:
-    """The result of a search. stages: of quantization with `config`, the one chosen, in which `equalize` and `smooth`
-    are no longer "auto", and with its calibration table `stages.table`; report: what was tried."""
+    """The result of a search. stages: of quantization with `config`, the one chosen, in which `balance`,
+    `equalize` and `smooth` are no longer "auto", and with its calibration table `stages.table`; report: what was
+    tried."""
 
     stages: Stages
     config: QConfig

@@ -19,6 +19,7 @@ from ..passes.bodies import every_binding, everywhere
 from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
 from .annotate import annotate, sites
 from .annotate.families import quantized_operators
+from .balance import balance
 from .bias_correction import Biases, corrected, mean_errors
 from .calibrate import calibrate
 from .config import QConfig, plain_operator, resolve_config
@@ -31,7 +32,7 @@ from .grouped import quantize_groups
 from .halves import in_float32
 from .learned import round_weights
 from .realize import simulate, to_integers
-from .rescale import Scales, found_scales, rescaled, settled
+from .rescale import found_scales, rescaled, settled
 from .smooth import smooth
 from .table import CalibrationTable, fingerprint
 
@@ -42,7 +43,8 @@ TableLike = CalibrationTable | str | os.PathLike
 class Stages(Mapping[str, QnnModule]):
     """The modules of a quantization by stage, in order, and the ranges it found.
 
-    "fold":      float, batch normalizations folded into the weights; with `equalize` and `smooth`, channels rescaled
+    "fold":      float, batch normalizations folded into the weights; with `balance`, `equalize` and `smooth`, channels
+                 rescaled
     "annotate":  float, `R.qnn.observe` on each tensor to be quantized
     "calibrate": the same with the ranges written into the observers, and if requested, weights rounded and biases
                  corrected
@@ -93,10 +95,12 @@ def stages(
         modules["realize"] = dynamic(modules["fold"], config)
         return Stages(modules, CalibrationTable())
     with shared_engines():
-        scales = _scales(modules["fold"], config, dataset) if table is None else table.scales
-        modules["fold"] = rescaled(modules["fold"], scales)
+        chosen = config if table is not None else settled(modules["fold"], config, dataset)
+        rescaling = found_scales(modules["fold"], config, chosen, dataset) if table is None else table
+        modules["fold"] = rescaled(modules["fold"], rescaling)
         annotated = modules["annotate"] = annotate(modules["fold"], config)
-        ranges = replace(_ranges(module, annotated, dataset, config, table, progress), scales=scales)
+        ranges = _ranges(module, annotated, dataset, chosen, table, progress)
+        ranges = replace(ranges, scales=rescaling.scales, factored=rescaling.factored)
     exact = annotated
     if config.weight_rounding != "nearest":
         annotated = round_weights(annotated, ranges, _needed(dataset, "weight_rounding"), config)
@@ -109,11 +113,6 @@ def stages(
     return Stages(modules, ranges)
 
 
-def _scales(plain: QnnModule, config: QConfig, data: Batches | None) -> Scales:
-    """What "auto" rescales."""
-    return found_scales(plain, config, settled(plain, config, data), data)
-
-
 def folded(module: QnnModule, config: QConfig, data: Batches | None) -> QnnModule:
     """The stage "fold" of a float module, without what is "auto"."""
     found = fold(module, config)
@@ -121,6 +120,8 @@ def folded(module: QnnModule, config: QConfig, data: Batches | None) -> QnnModul
         found = equalize(found)
     if config.smooth is not None and not isinstance(config.smooth, str):
         found = smooth(found, _needed(data, "smooth"), float(config.smooth))
+    if config.balance is True:
+        found = balance(found, _needed(data, "balance"), config)
     return found
 
 

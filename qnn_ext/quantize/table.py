@@ -28,8 +28,9 @@ class CalibrationTable(Mapping[str, Range]):
 
     ranges: vectors for a weight with per-channel scales, numbers for everything else
     model:  `fingerprint` of the float model that it was made for, "" for any
-    scales: what channels are divided by before, where `equalize` and `smooth` are "auto": number of a group of tensors
-            (see `scales.groups_of`) → factors
+    scales: what channels are divided by before, where `balance`, `equalize` and `smooth` are "auto": number of a group
+            of tensors (see `scales.groups_of`) → factors
+    factored: the tensors that get factors of their own for that (see `balance.with_factors`)
     biases: what bias correction subtracts: number of a product with a quantized weight → mean error of each channel
     """
 
@@ -37,6 +38,7 @@ class CalibrationTable(Mapping[str, Range]):
     model: str = ""
     scales: Mapping[int, Sequence[float]] = field(default_factory=dict)
     biases: Mapping[int, Sequence[float]] = field(default_factory=dict)
+    factored: Sequence[str] = ()
 
     def __getitem__(self, site: str) -> Range:
         return self.ranges[site]
@@ -78,6 +80,8 @@ class CalibrationTable(Mapping[str, Range]):
         for name, numbered in (("scales", self.scales), ("biases", self.biases)):
             if numbered:
                 header[name] = {str(number): list(values) for number, values in numbered.items()}
+        if self.factored:
+            header["factored"] = list(self.factored)
         lines = [f"  {_dumps(site)}: {_dumps(_to_json(self.ranges[site]))}" for site in sorted(self.ranges)]
         fields = [f" {_dumps(key)}: {_dumps(value)}" for key, value in header.items()]
         content = ",\n".join([*fields, ' "ranges": {\n' + ",\n".join(lines) + "\n }"])
@@ -102,8 +106,11 @@ class CalibrationTable(Mapping[str, Range]):
             raise QuantizationError(f'{path}: "ranges" must map sites to ranges, and "model" must be a string')
         scales = _numbered_from_json(content.get("scales", {}), f'{path}: "scales" must map numbers of groups', 0)
         biases = _numbered_from_json(content.get("biases", {}), f'{path}: "biases" must map numbers of products')
+        factored = content.get("factored", [])
+        if not isinstance(factored, list) or not all(isinstance(name, str) for name in factored):
+            raise QuantizationError(f'{path}: "factored" must list names of tensors')
         found = {site: _from_json(value, f"{path}: {site}") for site, value in ranges.items()}
-        return cls(found, model, scales, biases)
+        return cls(found, model, scales, biases, tuple(factored))
 
 
 def _dumps(value: Any) -> str:

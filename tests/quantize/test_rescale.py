@@ -11,7 +11,7 @@ from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
 from qnn_ext.quantize import CalibrationTable, QConfig, control_accuracy, quantize, stages
 from qnn_ext.quantize.analysis import fidelity
-from qnn_ext.quantize.rescale import rescaled
+from qnn_ext.quantize.rescale import Rescaling, rescaled
 
 from .networks import float_module
 
@@ -19,7 +19,8 @@ RNG = np.random.default_rng(17)
 CHANNELS = 24
 SPREAD = np.exp(RNG.normal(size=CHANNELS) * 1.5)
 DATA = RNG.normal(size=(12, 3, 8, 8)).astype(np.float32)
-NEITHER = QConfig(equalize=False, smooth=None)
+NOT_BALANCED = QConfig(balance=False)
+NEITHER = QConfig(balance=False, equalize=False, smooth=None)
 
 
 def depthwise(spread):
@@ -61,21 +62,22 @@ def sqnr(module, integers):
     return fidelity(run(module), run(integers)).sqnr
 
 
+@pytest.mark.parametrize("config", [QConfig(), NOT_BALANCED], ids=["any", "not balanced"])
 @pytest.mark.parametrize("network", [depthwise, normalized])
-def test_channels_that_differ_are_rescaled(network, tmp_path):
+def test_channels_that_differ_are_rescaled(network, config, tmp_path):
     module = network(SPREAD)
-    done = stages(module, dataset=DATA)
+    done = stages(module, dataset=DATA, config=config)
     assert sqnr(module, done.result) > sqnr(module, quantize(module, dataset=DATA, config=NEITHER)) + 3
     np.testing.assert_allclose(run(done["fold"]), run(module), rtol=1e-3, atol=1e-4)
     assert done.table.scales
     done.table.save(tmp_path / "table.json")
-    again = quantize(module, table=tmp_path / "table.json")  # without data
+    again = quantize(module, config=config, table=tmp_path / "table.json")  # without data
     np.testing.assert_array_equal(run(again), run(done.result))
 
 
 def test_equal_channels_stay():
     module = depthwise(np.ones(CHANNELS))
-    done = stages(module, dataset=DATA)
+    done = stages(module, dataset=DATA, config=NOT_BALANCED)
     assert done.table == stages(module, dataset=DATA, config=NEITHER).table and not done.table.scales
 
 
@@ -101,7 +103,7 @@ def test_little_data():
 def test_a_search_begins_with_them():
     module = depthwise(SPREAD)
     plain = sqnr(module, quantize(module, dataset=DATA, config=NEITHER))
-    found = control_accuracy(module, dataset=DATA, min_sqnr=plain + 3)
+    found = control_accuracy(module, dataset=DATA, config=NOT_BALANCED, min_sqnr=plain + 3)
     assert found.config.equalize is True and found.config.smooth is None
     assert found.report.chosen.setting == "as configured" and found.report.chosen.share == 1
 
@@ -113,7 +115,7 @@ def test_scales_of_another_model_are_refused(scales):
     with pytest.raises(QuantizationError, match="scales of the calibration table do not fit"):
         quantize(module, table=replace(table, scales=scales))
     with pytest.raises(QuantizationError, match="do not fit"):
-        rescaled(module, scales)
+        rescaled(module, Rescaling(scales))
 
 
 DAMAGED = ["[1]", '{"a": [1]}', '{"0": 1}', '{"0": [true]}', '{"0": [Infinity]}']

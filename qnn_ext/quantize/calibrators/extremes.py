@@ -69,20 +69,21 @@ def extrapolated(batches: np.ndarray, batch_size: int = 1) -> Range:
 
     Source: J. R. M. Hosking, L-moments, Journal of the Royal Statistical Society B 52 (1990).
     """
-    count = len(batches)
-    growth = math.log(max(1.0, COVERED / (count * batch_size)))
-    low, high = float(batches[:, 0].min()), float(batches[:, 1].max())
-    if low < 0:
-        low -= min(growth * _scale(-batches[:, 0]), -low)
-    if high > 0:
-        high += min(growth * _scale(batches[:, 1]), high)
+    low, high = -extrapolated_end(-batches[:, 0], batch_size), extrapolated_end(batches[:, 1], batch_size)
     return Range(low, high, "extrapolated")
 
 
-def _scale(largest: np.ndarray) -> float:
-    """β of the Gumbel distribution of these values, by their second L-moment; 0 for a single one."""
-    count = largest.size
+def extrapolated_end(largest: np.ndarray, batch_size: int = 1) -> float:
+    """The upper end of `extrapolated`. largest: of each batch, (n,)"""
+    growth = math.log(max(1.0, COVERED / (len(largest) * batch_size)))
+    high = float(largest.max())
+    return high + min(growth * float(gumbel_scale(largest)), high) if high > 0 else high
+
+
+def gumbel_scale(largest: np.ndarray) -> np.ndarray:
+    """β of the Gumbel distribution of these values (n, …), by their second L-moment; 0 for a single one."""
+    count = len(largest)
     if count < 2:
-        return 0.0
+        return np.zeros(largest.shape[1:])
     weights = 2.0 * np.arange(1, count + 1) - count - 1
-    return float(weights @ np.sort(largest)) / (count * (count - 1)) / math.log(2)
+    return np.asarray(np.tensordot(weights, np.sort(largest, axis=0), 1) / (count * (count - 1)) / math.log(2))

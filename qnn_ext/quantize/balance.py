@@ -1,0 +1,286 @@
+"""Balancing: factors for the channels of activations, so that one scale serves all of them.
+
+Where channels differ in size, a tensor's 256 steps are those of its largest channel. A tensor x that only products with
+constant weights read, directly or through homogeneous operators, is divided by S, channel by channel, and the weights
+that read it are multiplied by S: the function stays the same. Weights with a scale for each output channel lose nothing
+by that if they are depthwise, and little otherwise.
+
+Where x comes from a product, or a sum of such, its weights and biases take 1 / S, as in `equalize`. Behind any other
+function, such as a hard-swish or a clip, and behind a squeeze and excitation, a multiplication by 1 / S is inserted,
+which becomes one more factor in the kernel that computes x.
+
+S is what minimizes the expected noise in the results of the products that read x. With x/S in −a … b in steps of
+d = (a + b) / 255 and the weights of an output in steps of δ_o = max_i S_i·|w_oi| / 127, that is
+
+    Σ_o Σ_i (S_i·d·w_oi)² / 12 + c_i·w_oi² + (δ_o·x_i / S_i)² / 12
+
+over S = rᵅ / wᵝ, with w the largest weights that read a channel, and r the range that it needs if a : b is given.
+c_i is what clipping adds: of N values, h_i was the largest, and others exceed it by β_i in the mean with a probability
+of 1 / N (see `calibrators.extremes`), so that c_i = 2·β_i² / N · exp(−(b·S_i − h_i) / β_i), and the same at the other
+end. Tensors with a single value for each channel of a sample, as behind a global pooling, are left alone: a channel
+that stands for a rare class may be small in all samples that were seen.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..module import QnnModule
+from ..op.arguments import data_of
+from ..op.base import constant, shape_of
+from ..op.observe import observed_sites
+from ..op.relax_table import traits_of
+from ..op.traits import Kind
+from ..passes.layout.forms import channels_last_order
+from ..passes.rewrite import Rebuild, bindings_of, variables_of
+from .annotate import annotate, sites
+from .calibrators.extremes import gumbel_scale
+from .channels import Weight, channel_axis_behind, weight_of
+from .choose import comparable
+from .config import QConfig
+from .dataset import batch_size_of, batches
+from .engines import shared_engine_of, shared_engines
+from .measurable import measurable
+from .scales import Group, factored_tensors, groups_of, scaled, weights_by_position
+from .shards import batch_named
+
+_BELOW_ZERO = (0.0, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5)  # a / (a + b)
+_OF_DATA, _OF_WEIGHTS = (0.25, 0.5, 0.75, 1.0), (0.0, 0.25, 0.5)  # α, β
+_LEAST = 1e-3  # of the largest channel: smaller ones are left alone
+_MOST_BATCHES = 64
+_MOST_OUTPUTS = 256  # of a weight
+
+
+@dataclass(frozen=True)
+class ChannelValues:
+    """What is known of the values of each channel: float64 (channels,).
+
+    ends:   the largest of −x, and of x; scales: β of both
+    square: the mean of x²; count: of how many values this is known
+    """
+
+    ends: tuple[np.ndarray, np.ndarray]
+    scales: tuple[np.ndarray, np.ndarray]
+    square: np.ndarray
+    count: int
+
+    @property
+    def needed(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ends where rounding and clipping add least noise: R² / (12·255²) + 2·β² / N · exp(−(R − h) / β) with
+        R − h = β·ln(12·255²·β / (N·h)), up to twice what was seen."""
+        found = []
+        for end, scale in zip(self.ends, self.scales, strict=True):
+            ratio = np.divide(scale, end, out=np.zeros(len(end)), where=end > 0)
+            growth = np.log(np.maximum(1.0, 12 * 255**2 * ratio / self.count))
+            seen = np.maximum(end, 0.0)
+            found.append(seen + np.minimum(growth * scale, seen))
+        return found[0], found[1]
+
+    def clipped(self, scales: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+        """c: the mean square of what x loses where x/S is clipped to −limits[0] … limits[1]."""
+        lost = np.zeros(len(scales))
+        for end, scale, limit in zip(self.ends, self.scales, limits, strict=True):
+            room = np.maximum(limit * scales - end, 0.0)
+            ratio = np.divide(room, scale, out=np.full(len(scales), np.inf), where=scale > 0)
+            lost += np.where(end > 0, 2 * scale**2 / self.count * np.exp(-ratio), 0.0)
+        return lost
+
+
+def balance(module: QnnModule, dataset: Any, config: QConfig | None = None) -> QnnModule:
+    """The same function with the channels of activations balanced.
+
+    module: float, folded; dataset: as `quantize` takes it, of which 64 batches at most are looked at
+
+    In exact arithmetic the function is the same; in float32, up to rounding. Raises QuantizationError for a data set
+    that is empty or does not fit.
+    """
+    factored = with_factors(module, factored_sites(module))
+    return scaled(factored, balancing_factors(factored, dataset, config or QConfig()))
+
+
+def balancing_factors(factored: QnnModule, dataset: Any, config: QConfig) -> list[tuple[Group, np.ndarray]]:
+    """The groups that `balance` scales, each with its S. factored: by `with_factors`"""
+    groups = [group for group in groups_of(factored.ir["main"]) if group.consumers]
+    if not groups:
+        return []
+    values = _channel_values(factored, groups, dataset, config)
+    bindings = bindings_of(factored.ir["main"])
+    sources = {str(binding.var.name): binding.value for binding in bindings}
+    weights = weights_by_position(factored.ir["main"])
+    factors = []
+    for group in groups:
+        readers = []
+        for index in group.consumers:
+            name = str(data_of(bindings[index].value).name)
+            while name not in values and name in group.tensors and name in sources:
+                name = next((str(var.name) for var in variables_of(sources[name]) if var.name in group.tensors), "")
+            if name in values:
+                readers.append((values[name], weights[index]))
+        if readers:
+            factors.append((group, best_scales(readers, bool(config.symmetric or config.power_of_two))))
+    return factors
+
+
+def best_scales(readers: Sequence[tuple[ChannelValues, Weight]], symmetric: bool = False) -> np.ndarray:
+    """The S (channels,) of a tensor with the least noise in the results of the weights that read it.
+
+    readers: each weight, with the values that it reads; symmetric: whether the tensor's integers are
+    """
+    noises = [_Noise(values, weight, symmetric) for values, weight in readers]
+    below_zero, above_zero = (np.max([values.needed[end] for values, _ in readers], axis=0) for end in range(2))
+    read = np.max([weight.input_ranges() for _, weight in readers], axis=0)
+    read = np.where(read > 0, read, 1.0)
+    tried = [np.ones(len(read))]
+    for below in (0.5,) if symmetric else _BELOW_ZERO:
+        if below == 0 and below_zero.any():
+            continue
+        largest = np.maximum(above_zero / (1 - below), below_zero / below if below else 0.0)
+        if largest.max() <= 0:
+            continue
+        largest = np.maximum(largest, _LEAST * largest.max())
+        for of_data, of_weights in itertools.product(_OF_DATA, _OF_WEIGHTS):
+            log = of_data * np.log(largest) - of_weights * np.log(read)
+            tried.append(np.exp(log - log.mean()))
+    return tried[int(np.argmin([sum(noise.of(scales) for noise in noises) for scales in tried]))]
+
+
+class _Noise:
+    """What rounding adds to the results of one weight, as a function of S."""
+
+    def __init__(self, values: ChannelValues, weight: Weight, symmetric: bool) -> None:
+        by_group = weight.by_group
+        by_group = by_group[:, :: -(-by_group.shape[1] // _MOST_OUTPUTS)]
+        self._values, self._symmetric = values, symmetric
+        self._squares = np.square(by_group).sum(axis=(1, 3)).reshape(-1)
+        self._largest = np.abs(by_group).max(axis=3)  # (groups, outputs, inputs)
+        self._taps = by_group.shape[3]
+
+    def of(self, scales: np.ndarray) -> float:
+        low, high = (max(0.0, float((end / scales).max())) for end in self._values.ends)
+        low, high = (max(low, high),) * 2 if self._symmetric else (low, high)
+        lost = self._values.clipped(scales, (low, high))
+        steps = (self._largest * scales.reshape(len(self._largest), 1, -1)).max(axis=2) / 127
+        squares = (self._values.square / scales**2).reshape(len(self._largest), -1).sum(axis=1) * self._taps
+        of_data = ((np.square(scales * (low + high) / 255) / 12 + lost) * self._squares).sum()
+        return float(of_data + (np.square(steps).sum(axis=1) * squares).sum() / 12)
+
+
+def _channel_values(
+    factored: QnnModule, groups: Sequence[Group], dataset: Any, config: QConfig
+) -> dict[str, ChannelValues]:
+    """Of each tensor of these groups that is quantized. Inside `shared_engines` it takes the program that compares
+    ranges."""
+    axes = {name: axis for group in groups for name, axis in group.tensors.items()}
+    annotated = measurable(annotate(factored, config))
+    names = [site.name for site in sites(annotated) if site.role != "weight"]
+    instrumented = comparable(annotated, {}, names)
+    size = batch_size_of(factored.inputs)
+    counts: dict[str, int] = defaultdict(int)
+    lows: dict[str, list[np.ndarray]] = defaultdict(list)
+    highs: dict[str, list[np.ndarray]] = defaultdict(list)
+    squares: dict[str, list[np.ndarray]] = defaultdict(list)
+    with shared_engines():
+        engine = shared_engine_of(instrumented.module)
+        for index, batch in enumerate(itertools.islice(batches(dataset, factored.inputs), _MOST_BATCHES)):
+            with batch_named(index):
+                arrays = list(engine.run(list(batch)).values())
+            for of, channels_last, array in zip(instrumented.sites, instrumented.channels_last, arrays, strict=True):
+                for name in of:
+                    if name not in axes:
+                        continue
+                    axis = axes[name]
+                    if channels_last:
+                        axis = channels_last_order(array.ndim).index(axis + array.ndim)
+                    rows = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
+                    if rows.shape[1] <= size:
+                        continue
+                    lows[name].append(rows.min(axis=1))
+                    highs[name].append(rows.max(axis=1))
+                    squares[name].append(np.square(rows).mean(axis=1))
+                    counts[name] += rows.shape[1]
+    values = {}
+    for name, count in counts.items():
+        ends = -np.array(lows[name], np.float64), np.array(highs[name], np.float64)
+        square = np.asarray(np.mean(squares[name], axis=0, dtype=np.float64))
+        low, high = (end.max(axis=0) for end in ends)
+        values[name] = ChannelValues((low, high), (gumbel_scale(ends[0]), gumbel_scale(ends[1])), square, count)
+    return values
+
+
+# ---- where factors are inserted ----------------------------------------------------------------------------------
+
+
+def factored_sites(module: QnnModule) -> list[str]:
+    """The tensors behind which a multiplication by factors makes a group that can be scaled: those that are quantized,
+    are in none yet, and that only homogeneous operators and products read."""
+    function = module.ir["main"]
+    observed = [call.args[0] for call, _ in observed_sites(annotate(module, QConfig()).ir).values()]
+    marked = {str(value.name) for value in observed if isinstance(value, relax.Var)}
+    inside, axes = factored_tensors(function), _channel_axes(function)
+    chosen = [
+        str(var.name)
+        for var, axis in axes.items()
+        if var.name in marked and str(var.name) not in inside and shape_of(var)[axis] > 1
+    ]
+    while chosen:
+        inside = factored_tensors(with_factors(module, chosen).ir["main"])
+        left = [name for name in chosen if name in inside]
+        if len(left) == len(chosen):
+            break
+        chosen = left
+    return chosen
+
+
+def with_factors(module: QnnModule, names: Collection[str]) -> QnnModule:
+    """`module` with a multiplication by ones, a factor for each channel, behind the tensors of these names, which it
+    takes over. Names that are not those of tensors with channels are left out."""
+    if not names:
+        return module
+    axes = {str(var.name): axis for var, axis in _channel_axes(module.ir["main"]).items() if str(var.name) in names}
+    new = Rebuild(module.ir["main"])
+    with new.main():
+        for binding in new.bindings:
+            name, value = str(binding.var.name), new.substituted(binding.value)
+            if name not in axes:
+                new.bind(binding.var, value)
+                continue
+            shape = shape_of(binding.var)[axes[name] :]
+            factors = constant(np.ones((shape[0], *(1 for _ in shape[1:])), np.float32))
+            plain = new.builder.emit(value, name_hint=f"{name}_part")
+            new.environment[binding.var] = new.builder.emit(relax.op.multiply(plain, factors), name_hint=name)
+    return replace(module, ir=new.module())
+
+
+def _channel_axes(function: relax.Function) -> dict[relax.Var, int]:
+    """The axis of the channels of each float tensor that is computed from a product's result."""
+    axes: dict[relax.Var, int] = {}
+    for binding in bindings_of(function):
+        axis = _channel_axis(binding.var, binding.value, axes)
+        if axis is not None:
+            axes[binding.var] = axis
+    return axes
+
+
+def _channel_axis(var: relax.Var, value: Any, axes: Mapping[relax.Var, int]) -> int | None:
+    weight = weight_of(value)
+    if weight is not None:
+        return weight.output_axis
+    if not isinstance(value, relax.Call) or not isinstance(var.ty, relax.TensorType) or str(var.ty.dtype) != "float32":
+        return None
+    for operand in variables_of(value):
+        if operand not in axes:
+            continue
+        if traits_of(value).kind is Kind.POINTWISE:
+            axis = axes[operand] if shape_of(operand) == shape_of(var) else None
+        else:
+            axis = channel_axis_behind(value, operand, axes[operand])
+        if axis is not None and shape_of(var)[axis] == shape_of(operand)[axes[operand]]:
+            return axis
+    return None

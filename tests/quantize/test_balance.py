@@ -1,0 +1,158 @@
+"""Channels of activations are balanced: the same function, fewer errors in 8 bits, and only where that can be."""
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from qnn_ext.errors import QuantizationError
+from qnn_ext.interpreter import Interpreter
+from qnn_ext.op.base import constant
+from qnn_ext.passes.rewrite import bindings_of
+from qnn_ext.quantize import CalibrationTable, QConfig, balance, control_accuracy, quantize, stages
+from qnn_ext.quantize.analysis import fidelity
+from qnn_ext.quantize.balance import ChannelValues, best_scales, factored_sites, with_factors
+from qnn_ext.quantize.channels import weight_of
+
+from .networks import float_module
+
+RNG = np.random.default_rng(23)
+CHANNELS = 16
+SPREAD = np.exp(RNG.normal(size=CHANNELS) * 1.5)
+DATA = RNG.normal(size=(24, 3, 12, 12)).astype(np.float32)
+
+
+def weight(*shape, of=1.0):
+    return constant((RNG.normal(size=shape) * of).astype(np.float32))
+
+
+def conv(emit, x, w, **attrs):
+    return emit(relax.op.nn.conv2d(x, w, padding=int(w.ty.shape[-1]) // 2, **attrs))
+
+
+def clipped(emit, x):
+    return emit(relax.op.clip(x, 0, 60))
+
+
+def hard_swish(emit, x):
+    part = emit(
+        relax.op.divide(clipped(emit, emit(relax.op.add(x, constant(np.float32(3))))), constant(np.float32(60)))
+    )
+    return emit(relax.op.multiply(x, part))
+
+
+def depthwise(function):
+    """conv → function → depthwise → function → conv; channels between the first two have the sizes in SPREAD."""
+
+    def body(emit, x):
+        y = function(emit, conv(emit, x, weight(CHANNELS, 3, 3, 3, of=SPREAD.reshape(-1, 1, 1, 1))))
+        undone = 1 / SPREAD.reshape(-1, 1, 1, 1)
+        y = function(emit, conv(emit, y, weight(CHANNELS, 1, 3, 3, of=undone), groups=CHANNELS))
+        return conv(emit, y, weight(5, CHANNELS, 1, 1))
+
+    return float_module((1, 3, 12, 12), body)
+
+
+def excited(emit, x):
+    """A squeeze and excitation whose gates differ, then a convolution."""
+    y = hard_swish(emit, conv(emit, x, weight(CHANNELS, 3, 3, 3, of=SPREAD.reshape(-1, 1, 1, 1))))
+    gate = emit(relax.op.mean(y, [2, 3], keepdims=True))
+    gate = emit(relax.op.sigmoid(conv(emit, gate, weight(CHANNELS, CHANNELS, 1, 1))))
+    z = emit(relax.op.multiply(y, gate))
+    return conv(emit, z, weight(5, CHANNELS, 1, 1, of=1 / SPREAD.reshape(1, -1, 1, 1)))
+
+
+def run(module):
+    interpreter = Interpreter(module)
+    return np.concatenate([interpreter(x[None]) for x in DATA])
+
+
+def sqnr(module, integers):
+    return fidelity(run(module), run(integers)).sqnr
+
+
+@pytest.mark.parametrize("function", [clipped, hard_swish])
+def test_channels_behind_any_function_are_balanced(function, tmp_path):
+    module = depthwise(function)
+    done = stages(module, dataset=DATA)
+    plain = quantize(module, dataset=DATA, config=QConfig(balance=False))
+    assert done.table.factored and sqnr(module, done.result) > sqnr(module, plain) + 6
+    np.testing.assert_allclose(run(done["fold"]), run(module), rtol=1e-3, atol=1e-3)
+    done.table.save(tmp_path / "table.json")
+    again = quantize(module, table=tmp_path / "table.json")  # without data
+    np.testing.assert_array_equal(run(again), run(done.result))
+    assert [note.reason for note in done.result.notes] == [note.reason for note in plain.notes]  # nothing more in float
+
+
+def test_squeeze_and_excitation_keeps_groups():
+    module = float_module((1, 3, 12, 12), excited)
+    balanced = balance(module, DATA)
+    np.testing.assert_allclose(run(balanced), run(module), rtol=1e-3, atol=1e-3)
+    ranges = [sqnr(module, quantize(module, dataset=DATA, config=QConfig(balance=on))) for on in (False, True)]
+    assert ranges[1] > ranges[0] + 3
+
+
+def test_what_others_read_gets_no_factors():
+    def body(emit, x):
+        y = hard_swish(emit, conv(emit, x, weight(CHANNELS, 3, 3, 3)))
+        return emit(relax.op.add(conv(emit, y, weight(CHANNELS, CHANNELS, 1, 1)), emit(relax.op.exp(y))))
+
+    module = float_module((1, 3, 12, 12), body)
+    assert factored_sites(module) == []
+    assert with_factors(module, []) is module
+
+
+def test_single_values_are_left_alone():
+    """Channels with one value in a sample: none may have been seen at its largest."""
+
+    def body(emit, x):
+        y = emit(relax.op.mean(hard_swish(emit, conv(emit, x, weight(CHANNELS, 3, 3, 3))), [2, 3]))
+        return emit(
+            relax.op.matmul(emit(relax.op.nn.relu(emit(relax.op.matmul(y, weight(CHANNELS, 8))))), weight(8, 5))
+        )
+
+    module = float_module((1, 3, 12, 12), body)
+    weights = [weight_of(b.value) for b in bindings_of(balance(module, DATA).ir["main"])]
+    before = [weight_of(b.value) for b in bindings_of(module.ir["main"])]
+    np.testing.assert_array_equal(
+        [w.array for w in weights if w is not None][-1], [w.array for w in before if w is not None][-1]
+    )
+
+
+def values(high, count=1000, low=None, scale=0.0):
+    high = np.asarray(high, np.float64)
+    low = np.zeros_like(high) if low is None else np.asarray(low, np.float64)
+    return ChannelValues((low, high), (np.zeros_like(high), np.full_like(high, scale)), high**2 / 3, count)
+
+
+def test_depthwise_weights_take_any_factors():
+    call = relax.op.nn.conv2d(
+        relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32")), constant(np.ones((3, 1, 1, 1), np.float32)), groups=3
+    )
+    call = relax.BlockBuilder().normalize(call)
+    found = best_scales([(values([1.0, 10.0, 0.1]), weight_of(call))])
+    np.testing.assert_allclose(found / found[0], [1, 10, 0.1])
+    with_tails = values([1.0, 10.0, 0.1], count=10, scale=0.1)  # of the same size for all: the smallest needs most room
+    found = best_scales([(with_tails, weight_of(call))])
+    assert found[0] / found[2] < 9 and found[1] / found[2] < 90
+
+
+def test_needed_room_grows_with_tails_and_falls_with_values():
+    few, many = (values([1.0], count=count, scale=0.05).needed[1] for count in (32, 32 * 256))
+    assert 1 < many < few < 2
+    assert values([1.0], scale=0.0).needed[1] == 1
+    clipped = values([1.0], count=100, scale=0.1).clipped
+    np.testing.assert_allclose(clipped(np.ones(1), (0, 1.0)), 2 * 0.1**2 / 100)
+    np.testing.assert_allclose(clipped(np.ones(1), (0, 1.1)), 2 * 0.1**2 / 100 / np.e)
+
+
+def test_a_table_for_other_tensors_is_refused():
+    module = depthwise(clipped)
+    table = stages(module, dataset=DATA).table
+    wrong = CalibrationTable(table.ranges, scales=table.scales, factored=["none"])
+    with pytest.raises(QuantizationError, match="do not fit"):
+        quantize(module, table=wrong)
+
+
+def test_a_search_starts_from_balanced_channels():
+    found = control_accuracy(depthwise(hard_swish), dataset=DATA, min_sqnr=30)
+    assert found.config.balance is True and found.report.chosen.share == 1
