@@ -40,7 +40,7 @@ from .dataset import Batches, batches
 from .engines import engine_of, shared_engines
 from .judge import Goal, Judge, Metric
 from .readers import OwnReaders, with_own_readers
-from .rescale import settled
+from .rescale import can_balance, settled
 from .scales import groups_of
 from .search import (
     BETTER,
@@ -472,7 +472,7 @@ class _Search(Search):
             return False
         plain = folded(self.module, setting.config, self._data)
         if field == "balance":
-            return bool(groups_of(plain.ir["main"]) or factored_sites(plain))
+            return can_balance(setting.config) and bool(groups_of(plain.ir["main"]) or factored_sites(plain))
         return bool(groups_of(plain.ir["main"]) if field == "equalize" else smoothed_groups(plain))
 
     def _setting(self, name: str, config: QConfig) -> _Setting:

@@ -73,7 +73,7 @@ def settled(plain: QnnModule, config: QConfig, data: Batches | None) -> QConfig:
     found = Rescaling({})  # of what is chosen
     with shared_engines():
         for field, value in (("balance", True), ("equalize", True), ("smooth", _ALPHA)):
-            if getattr(config, field) != "auto" or (field == "balance" and not _balances(config)):
+            if getattr(config, field) != "auto" or (field == "balance" and not can_balance(config)):
                 continue
             other = replace_fields(chosen, {field: value})
             rescaling = found_scales(plain, config, other, samples)
@@ -101,7 +101,8 @@ def _is_clearly_better(errors: np.ndarray, others: np.ndarray) -> bool:
     return is_better(errors, others) or (positive and is_better(np.log(errors), np.log(others)))
 
 
-def _balances(config: QConfig) -> bool:
+def can_balance(config: QConfig) -> bool:
+    """Whether balanced channels can gain: weights have a scale for each output, and kernels may compute in float."""
     return config.per_channel and config.nbit_activation > 8 and config.partition_conversions != "fully_integral"
 
 

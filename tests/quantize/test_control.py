@@ -69,7 +69,7 @@ def search(module, config=FIXED, **goal):
 
 def test_what_is_good_enough_is_left_alone(module, plain):
     found = search(module, min_sqnr=plain - 0.5)
-    assert found.config == replace(FIXED, equalize=False, smooth=None)  # "auto" is settled
+    assert found.config == replace(FIXED, balance=False, equalize=False, smooth=None)  # "auto" is settled
     assert found.report.chosen.share == 1
     assert found.report.chosen.compiled and found.report.chosen.sqnr == pytest.approx(plain, abs=0.01)
     assert [trial.compiled for trial in found.report.trials] == [False, True]
