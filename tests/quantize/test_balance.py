@@ -156,3 +156,10 @@ def test_a_table_for_other_tensors_is_refused():
 def test_a_search_starts_from_balanced_channels():
     found = control_accuracy(depthwise(hard_swish), dataset=DATA, min_sqnr=30)
     assert found.config.balance is True and found.report.chosen.share == 1
+
+
+def test_a_damaged_table_is_refused(tmp_path):
+    path = tmp_path / "table.json"
+    path.write_text('{"format": "qnn_ext calibration table", "version": 1, "model": "", "factored": [1], "ranges": {}}')
+    with pytest.raises(QuantizationError, match='"factored" must list names'):
+        CalibrationTable.load(path)
