@@ -166,6 +166,8 @@ class _Functions:
                 target = _target_of(value)
             elif name in _CARRIES_ERRORS or traits_of(value).carries or isinstance(value, relax.TupleGetItem):
                 target = self._targets.get(reader)
+            elif name == "multiply":
+                target = _behind_factors(value, self._targets.get(reader))
             else:
                 target = None
             if target is None:
@@ -195,6 +197,15 @@ class _Functions:
 
 def _is_float32(var: Any) -> bool:
     return isinstance(var.ty, relax.TensorType) and str(var.ty.dtype) == "float32"
+
+
+def _behind_factors(multiply: relax.Call, target: Target | None) -> Target | None:
+    """What a tensor is quantized to whose channels, times positive factors, are quantized to `target`."""
+    factors = next((array for array in map(constant_value, multiply.args) if array is not None), None)
+    if target is None or factors is None or not (factors > 0).all():
+        return None
+    least, most = float(factors.min()), float(factors.max())
+    return Target(target.step / most, target.low / least, target.high / least)
 
 
 def _target_of(quantize: relax.Call) -> Target | None:

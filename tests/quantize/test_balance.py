@@ -40,12 +40,12 @@ def hard_swish(emit, x):
     return emit(relax.op.multiply(x, part))
 
 
-def depthwise(function):
-    """conv → function → depthwise → function → conv; channels between the first two have the sizes in SPREAD."""
+def depthwise(function, spread=SPREAD):
+    """conv → function → depthwise → function → conv; channels between the first two have these sizes."""
 
     def body(emit, x):
-        y = function(emit, conv(emit, x, weight(CHANNELS, 3, 3, 3, of=SPREAD.reshape(-1, 1, 1, 1))))
-        undone = 1 / SPREAD.reshape(-1, 1, 1, 1)
+        y = function(emit, conv(emit, x, weight(CHANNELS, 3, 3, 3, of=spread.reshape(-1, 1, 1, 1))))
+        undone = 1 / spread.reshape(-1, 1, 1, 1)
         y = function(emit, conv(emit, y, weight(CHANNELS, 1, 3, 3, of=undone), groups=CHANNELS))
         return conv(emit, y, weight(5, CHANNELS, 1, 1))
 
@@ -163,3 +163,10 @@ def test_a_damaged_table_is_refused(tmp_path):
     path.write_text('{"format": "qnn_ext calibration table", "version": 1, "model": "", "factored": [1], "ranges": {}}')
     with pytest.raises(QuantizationError, match='"factored" must list names'):
         CalibrationTable.load(path)
+
+
+def test_functions_before_factors_stay_cubics():
+    module = depthwise(lambda emit, x: emit(relax.op.nn.silu(x)), SPREAD**0.3)
+    integers = quantize(module, dataset=DATA, config=QConfig(balance=True))
+    assert integers.ir.script().count("R.qnn.piecewise(") == 2
+    assert sqnr(module, integers) > 30
