@@ -247,6 +247,11 @@ def _integer_products(module: QnnModule) -> list[str]:
 
 def bind_parameters(module: QnnModule, params: Mapping[str, Any]) -> QnnModule:
     """`module` with the inputs named in `params` as constants. Raises QuantizationError for values that do not fit."""
+    if not isinstance(params, Mapping):
+        raise QuantizationError(
+            f"params must be a dictionary of inputs that become constants, found {type(params).__name__}; calibration "
+            "data is given as dataset="
+        )
     function = module.ir["main"]
     specs = dict(
         zip([spec.name for spec in module.inputs], zip(module.inputs, function.params, strict=False), strict=True)

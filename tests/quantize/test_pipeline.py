@@ -131,6 +131,8 @@ def test_parameters_of_an_irmodule():
         quantize(mod, {"v": weight}, data)
     with pytest.raises(QuantizationError, match=r"'w' must be float32 \(8, 3\), found float32 \(3, 8\)"):
         quantize(mod, {"w": weight.T}, data)
+    with pytest.raises(QuantizationError, match=r"params must be a dictionary.*found list; .* given as dataset="):
+        quantize(mod, [{"x": row} for row in data])
 
 
 def test_build_with_parameters_alone():
