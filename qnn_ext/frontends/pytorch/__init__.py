@@ -42,6 +42,9 @@ def from_pytorch(
                     the module has neither, the engine keeps the value between calls, from zeros on
                     (`Engine.reset_state`)
 
+    Tensors that the model keeps and changes, buffers of a program and attributes of a script, are states too: they
+    begin with the values that they have at import.
+
     Sequences that TorchScript packs (`pack_padded_sequence`) are computed padded: any lengths may be given at run time,
     and where PyTorch's result would end with the longest sequence, it has as many steps as the input. The example's
     longest sequence must take all of them.

@@ -6,7 +6,7 @@ none of its values enter the module. So a script with control flow over shapes n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from tvm import relax
 
 from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
 from ....limits import begin_walk, count_evaluation, current, over
-from ....module import QnnModule, TensorSpec
+from ....module import QnnModule, State, TensorSpec
 from ....op.base import constant, shape_of
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
@@ -27,6 +27,7 @@ from . import (
     converters,  # noqa: F401  (fills the registry)
     remaining,
 )
+from .attributes import Attributes, ChangedAttribute, assigned_attributes, joined
 from .decisions import Decision, chosen_values, decision, either
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
@@ -74,9 +75,14 @@ def from_script_module(
     """
     engine = resolve_engine(engine)
     begin_walk(elements or sum(tensor.numel() for tensor in module.state_dict().values()))
+    changing: set[str] = set()
     with quantized_engine(engine):
         try:
-            return Importer(module, engine, source).run(example_inputs, shapes, constants or {})
+            while True:
+                try:
+                    return Importer(module, engine, source, changing).run(example_inputs, shapes, constants or {})
+                except ChangedAttribute as changed:
+                    changing.add(changed.path)
         except QnnError:
             raise
         except Exception as error:  # RecursionError, and what PyTorch raises when it returns a damaged graph
@@ -126,7 +132,7 @@ def _is_batch_size(kind: str, operands: list[Any]) -> bool:
 
 def _changing_the_model(node: Any) -> UnsupportedOperatorError:
     return UnsupportedOperatorError(
-        f"{where(node)}: changes a tensor of the model, which the next call would find changed; if the model is in "
+        f"{where(node)}: changes what the model keeps, and the next call would find it changed; if the model is in "
         "training mode, call model.eval(), else pass it as an input and return its new value"
     )
 
@@ -134,7 +140,8 @@ def _changing_the_model(node: Any) -> UnsupportedOperatorError:
 class Importer:
     """State of one import."""
 
-    def __init__(self, module: Any, engine: str, source: str) -> None:
+    def __init__(self, module: Any, engine: str, source: str, changing: Collection[str]) -> None:
+        """changing: paths of attributes that a call changes, beyond those that it assigns"""
         self.module = module
         self.engine = engine
         self.source = source
@@ -144,7 +151,8 @@ class Importer:
         self._environment: dict[str, Any] = {}
         self._traced: list[Traced] = []
         self._overwritten: list[Any] = []  # constants that an in-place operator changed
-        self._held: list[Any] = []  # tensors that the model keeps between calls
+        self._held: list[tuple[Any, str]] = []  # tensors that the model keeps between calls, with their paths if any
+        self._changing = changing
         self._outer: set[int] | None = None  # within a branch chosen at run time: what there was before, by id
 
     # ---- the walk ------------------------------------------------------------------------------------------------
@@ -153,6 +161,8 @@ class Importer:
         """Convert `forward`."""
         graph = self._graph()
         owner, *parameters = list(graph.inputs())
+        changing = assigned_attributes(graph).union(self._changing)
+        self._attributes = Attributes(changing, self.assembly, self._new_traced)
         names = distinct([parameter.debugName().split(".")[0] for parameter in parameters])
         check_bound(constants, names, self.source)
         constants = {**self._defaults(names, left_out(example_inputs, shapes, names, constants)), **constants}
@@ -169,6 +179,7 @@ class Importer:
         if not specs:
             raise ShapeError(f"{self.source}: the model takes no tensor as input, so there is nothing to compile")
         outputs: list[tuple[TensorSpec, relax.Expr]] = []
+        states: list[tuple[State, relax.Expr]] = []
 
         def walk() -> list[relax.Expr]:
             with self._torch.no_grad():
@@ -176,11 +187,13 @@ class Importer:
             found = flattened([self._environment[output.debugName()] for output in graph.outputs()])
             results = [value for value in found if value is not None]  # parts of a result that training alone has
             outputs.extend(self._output(index, value) for index, value in enumerate(results))
-            return [expr for _, expr in outputs]
+            states.extend(self._attributes.states(self.source))
+            return [expr for _, expr in (*outputs, *states)]
 
         ir = self.assembly.module(walk)
         notes = tuple(dict.fromkeys(self.assembly.notes))
-        return QnnModule(ir, tuple(specs), tuple(spec for spec, _ in outputs), notes=notes, source=self.source)
+        results, kept = tuple(spec for spec, _ in outputs), tuple(state for state, _ in states)
+        return QnnModule(ir, tuple(specs), results, kept, notes, self.source)
 
     def _defaults(self, names: Sequence[str], absent: Sequence[str]) -> dict[str, Any]:
         """The values that `forward` gives those of its parameters that have no example."""
@@ -285,9 +298,10 @@ class Importer:
             if made is not None:
                 return made
             if kind == "prim::SetAttr":
-                raise _changing_the_model(node)
+                self._assign(node, operands)
+                return []
             if kind == "prim::GetAttr":
-                return [self._hold(attribute(operands[0], node.s("name")))]
+                return [self._read(node, operands[0], node.s("name"))]
             if kind == "prim::isinstance":
                 return [self._is_instance(node, operands[0])]
             if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
@@ -380,10 +394,25 @@ class Importer:
                 "layers; apply it before pack_padded_sequence or after pad_packed_sequence"
             )
 
-    def _hold(self, value: Any) -> Any:
+    def _hold(self, value: Any, path: str = "") -> Any:
         if isinstance(value, self._torch.Tensor):
-            self._held.append(value)
+            self._held.append((value, path))
         return value
+
+    def _read(self, node: Any, owner: Any, name: str) -> Any:
+        """An attribute, of the model or of an object in it."""
+        if self._attributes.is_changing(owner, name):
+            return self._attributes.read(node, owner, name)
+        value = attribute(owner, name)
+        if isinstance(value, self._torch.Tensor) and self._attributes.shares(value):
+            raise _changing_the_model(node)
+        return self._hold(value, joined(owner.path, name) if isinstance(owner, Reference) else "")
+
+    def _assign(self, node: Any, operands: Sequence[Any]) -> None:
+        owner, value = operands
+        if self._outer is not None or not self._attributes.is_changing(owner, node.s("name")):
+            raise _changing_the_model(node)
+        self._attributes.assign(owner, node.s("name"), value)
 
     def _results(self, node: Any, result: Any) -> list[Any]:
         return list(result) if node.outputsSize() > 1 else [] if node.outputsSize() == 0 else [result]
@@ -412,8 +441,9 @@ class Importer:
         return traced
 
     def _check_not_held(self, node: Any, target: Any) -> None:
-        if any(overlap(target, other) for other in self._held):
-            raise _changing_the_model(node)
+        for other, path in self._held:
+            if overlap(target, other):
+                raise ChangedAttribute(path) if path and self._outer is None else _changing_the_model(node)
 
     def _no_constant(self, target: Any) -> Traced:
         """A constant that an in-place operator is about to change, and with it others that share its elements, are no

@@ -126,16 +126,6 @@ class ChangesOutside(torch.nn.Module):
         return mean.value()
 
 
-class Remembers(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("last", torch.zeros(2, 3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.last = self.last * 0.5 + x
-        return self.last
-
-
 class OtherShape(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x[0] if bool(x.sum() > 0) else x
@@ -165,7 +155,6 @@ REFUSED = {
     WritesOutside: r"aten::add_.*changes a tensor or list within a branch",
     AppendsOutside: r"aten::append.*changes a tensor or list within a branch",
     ChangesOutside: r"prim::SetAttr.*changes a tensor or list within a branch",
-    Remembers: r"prim::SetAttr.*changes a tensor of the model",
     OtherShape: "the branches of a condition computed at run time differ",
     OtherNumber: "return different numbers",
     Number: r"aten::Float.*makes a number of a tensor's values.*torch\.jit\.trace",
