@@ -91,7 +91,7 @@ def _import(torch: Any, source: Any, values: tuple[Any, Any, Any], engine: str |
 def _from_file(source: Any, values: tuple[Any, Any, Any], engine: str | None) -> QnnModule:
     from .isolated import import_file
     from .reader import PROGRAM, read_archive
-    from .torchscript.importer import resolve_engine
+    from .torchscript.engines import resolve_engine
 
     archive = read_archive(source)
     return import_file(archive, values, None if archive.kind == PROGRAM else resolve_engine(engine))

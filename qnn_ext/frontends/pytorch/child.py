@@ -60,7 +60,7 @@ def import_archive(
         program = load_program(archive.content, archive.name)
         return from_exported_program(program, archive.name, shapes, example_inputs, constants)
     from .torchscript import from_script_module
-    from .torchscript.importer import quantized_engine, resolve_engine
+    from .torchscript.engines import quantized_engine, resolve_engine
 
     engine = resolve_engine(engine)
     working_on("reading the archive")

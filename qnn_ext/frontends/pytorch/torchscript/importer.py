@@ -6,8 +6,7 @@ none of its values enter the module. So a script with control flow over shapes n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from . import (
 )
 from .attributes import Attributes, ChangedAttribute, assigned_attributes, joined
 from .decisions import Decision, chosen_values, decision, either
+from .engines import quantized_engine, resolve_engine
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
 from .objects import on_object
@@ -56,7 +56,6 @@ OF_PACKED_DATA = frozenset((
     "aten::_pad_packed_sequence", "aten::dim", "aten::gru", "aten::lstm", "aten::quantized_gru",
     "aten::quantized_lstm", "aten::rnn_relu", "aten::rnn_tanh", "prim::device", "prim::dtype",
 ))  # fmt: skip
-ENGINES = ("fbgemm", "x86", "onednn", "qnnpack")
 INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
 
@@ -90,30 +89,6 @@ def from_script_module(
                 f"{source}: the graph of this model cannot be read: {type(error).__name__}: {first_line(error)}; "
                 "export the model again"
             ) from error
-
-
-def resolve_engine(engine: str | None) -> str:
-    """The engine whose numerics the import follows: the given one, or the one PyTorch would use in this process."""
-    torch = import_torch()
-    engine = engine or torch.backends.quantized.engine
-    if engine == "none" or engine not in ENGINES:
-        raise QnnError(f"engine must be one of {', '.join(ENGINES)}, found {engine!r}")
-    if engine not in torch.backends.quantized.supported_engines:
-        supported = ", ".join(torch.backends.quantized.supported_engines)
-        raise QnnError(f"this PyTorch lacks the quantized engine {engine!r}; it has {supported}")
-    return str(engine)
-
-
-@contextmanager
-def quantized_engine(engine: str) -> Iterator[None]:
-    """Makes PyTorch pack weights and run quantized operators with this engine within."""
-    torch = import_torch()
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = engine
-    try:
-        yield
-    finally:
-        torch.backends.quantized.engine = before
 
 
 def _has_complex(operands: list[Any]) -> bool:
