@@ -21,7 +21,7 @@ KINDS = re.compile(
 # Reason -> operators that need no case of their own
 WITHOUT = {
     "it shares its converter with an operator that has cases": {
-        *("CastLike", "aten.to.dtype", "aten.to.dtype_layout", "aten::to", "aten::scatter_", "aten::index_put_"),
+        *("CastLike", "aten.to.dtype", "aten.to.dtype_layout", "aten::to", "aten::index_put_"),
         *("aten.div.Tensor_mode", "aten.div.Scalar_mode", "aten.floor_divide.Scalar", "aten.softmax.int"),
         *(f"aten.{name}.{of}" for name in ("__lshift__", "__rshift__") for of in ("Scalar", "Tensor")),
         *("aten._softmax.default", "aten.special_softmax.int", "aten._log_softmax.default", "aten.log_softmax.int"),
