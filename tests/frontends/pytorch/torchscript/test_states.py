@@ -55,15 +55,31 @@ class InPlace(torch.nn.Module):
         return self.inner(x) + self.total, self.count
 
 
+class ReadInABranch(torch.nn.Module):
+    """First read where values decide whether it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.ones(2, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool(x.sum() > 0):
+            y = self.last + x
+        else:
+            y = x * 2
+        self.last = y
+        return y
+
+
 @pytest.mark.parametrize("convert", [torch.jit.script, lambda model: torch.jit.trace(model, torch.ones(2, 3))])
 @pytest.mark.parametrize("network, names", [
-    (Assigns, ["hidden"]), (InPlace, ["total", "count", "inner.window"]),
+    (Assigns, ["hidden"]), (InPlace, ["total", "count", "inner.window"]), (ReadInABranch, ["last"]),
 ])  # fmt: skip
 def test_states(rng, network, names, convert):
     torch.manual_seed(2)
     model = network().eval().requires_grad_(False)
-    if network is Assigns and convert is not torch.jit.script:
-        pytest.skip("traces assign no attributes")
+    if network is not InPlace and convert is not torch.jit.script:
+        pytest.skip("traces assign no attributes, and have no branches")
     converted = convert(copy.deepcopy(model))
     before = {name: np.array(value) for name, value in converted.named_buffers()}
     module = from_pytorch(converted, shapes=[(2, 3)])
