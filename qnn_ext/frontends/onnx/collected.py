@@ -12,8 +12,9 @@ from tvm import relax
 
 from ...op import compound
 from ...op.base import normalize_axis, shape_of
+from .neighbours import Neighbours
 from .node import Node
-from .reader import Operator, Subgraph, copies, values_read
+from .reader import Operator, Subgraph, copies
 from .sequences import TensorSequence
 
 
@@ -45,7 +46,8 @@ def collecting(body: Subgraph, states: Sequence[Any]) -> Collected | None:
 
     states: what they are at first
     """
-    joins = [_appending(body, index, state) for index, state in enumerate(states)]
+    graph = Neighbours(body.operators, body.outputs)
+    joins = [_appending(body, graph, index, state) for index, state in enumerate(states)]
     found = {index: join for index, join in enumerate(joins) if join is not None}
     if not found:
         return None
@@ -73,21 +75,19 @@ def _empty(state: relax.Expr, axis: int) -> np.ndarray:
     return np.zeros(shape, str(state.ty.dtype))
 
 
-def _appending(body: Subgraph, index: int, state: Any) -> Operator | None:
+def _appending(body: Subgraph, graph: Neighbours, index: int, state: Any) -> Operator | None:
     """The Concat that appends to a state, if that is all that becomes of the state in a round."""
     name, end, join = body.inputs[2 + index], body.outputs[1 + index], None
     if isinstance(state, TensorSequence):
         return None
     while join is None or name != end:
-        readers = [operator for operator in body.operators if name in values_read(operator)]
-        if len(readers) != 1 or name in body.outputs:
+        reader = graph.only_reader(name)
+        if reader is None:
             return None
-        (reader,) = readers
         appends = reader.op_type == "Concat" and not reader.domain and reader.inputs.index(name) == 0
-        if join is None and appends and reader.inputs.count(name) == 1 < len(reader.inputs):
+        if join is None and appends and len(reader.inputs) > 1:
             join = reader
         elif not copies(reader, str(state.ty.dtype)):
             return None
         name = reader.outputs[0]
-    alone = body.outputs.count(end) == 1 and not any(end in values_read(operator) for operator in body.operators)
-    return join if alone else None
+    return join if body.outputs.count(end) == 1 and not graph.readers[end] else None

@@ -69,7 +69,7 @@ class Halves:
             self._convert_cast(node)
         if _HALF not in dtypes or node.domain not in ("", MICROSOFT):
             return False
-        exact = not _has_kernel(node) or self._is_isolated(node) or self._is_dequantized(node)
+        exact = self._is_exact(node)
         if kind in _KEEPING and not exact:
             return False
         for index, dtype in enumerate(dtypes):
@@ -84,6 +84,10 @@ class Halves:
             node.inputs[0] = self._unrounded[name]
         elif node.dtype(0) == _WIDE and node.attribute("to") == _HALF_CODE:
             self._cast[node.outputs[0]] = node.input(0)
+
+    def _is_exact(self, node: Node) -> bool:
+        """Whether it computes in float32, and nothing is rounded between it and others that do."""
+        return not _has_kernel(node) or self._is_isolated(node) or self._is_dequantized(node)
 
     def _is_isolated(self, node: Node) -> bool:
         """Whether all that a node with a kernel reads and hands on is of operators without one."""
@@ -122,5 +126,5 @@ class Halves:
         node.assembly.define(name, node.emit(relax.op.astype(value, _HALF)))
         if not _has_kernel(node):
             self._computed.add(name)
-        if not _has_kernel(node) or self._is_isolated(node) or self._is_dequantized(node):
+        if self._is_exact(node):
             self._unrounded[name] = value

@@ -14,7 +14,7 @@ from ....op.base import shape_of
 from ...assembly import Assembly
 from ..common import import_torch
 from .evaluate import where
-from .values import Reference, Traced, array_of, constant_of, dtype_name, overlap, qparams_of
+from .values import Reference, Traced, array_of, constant_of, dtype_name, joined, overlap, qparams_of
 
 
 class ChangedAttribute(BaseException):
@@ -52,10 +52,6 @@ def _path(value: Any, owner: str) -> str | None:
     return None if path is None else joined(path, node.s("name"))
 
 
-def joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
-
-
 class Attributes:
     """The values of such attributes during a call.
 
@@ -68,11 +64,11 @@ class Attributes:
         self._now: dict[str, Any] = {}
 
     def is_changing(self, owner: Any, name: str) -> bool:
-        return isinstance(owner, Reference) and joined(owner.path, name) in self._changing
+        return isinstance(owner, Reference) and owner.path_of(name) in self._changing
 
     def read(self, node: Any, owner: Reference, name: str) -> Any:
         """The value that an attribute has now."""
-        path = joined(owner.path, name)
+        path = owner.path_of(name)
         if path not in self._now:
             self._before[path] = value = getattr(owner.target, name)
             if isinstance(value, import_torch().Tensor):
@@ -95,7 +91,7 @@ class Attributes:
         return self._traced(value.detach().clone(), self._assembly.state(tuple(value.shape), dtype_name(value)))
 
     def assign(self, owner: Reference, name: str, value: Any) -> None:
-        self._now[joined(owner.path, name)] = value
+        self._now[owner.path_of(name)] = value
 
     def shares(self, tensor: Any) -> bool:
         """Whether a constant has elements in common with a state."""
@@ -111,9 +107,11 @@ class Attributes:
                 if type(now) is not type(before) or now != before:
                     raise _another_call(source, path, repr(before), "another value")
                 continue
-            expr = now.expr if isinstance(now, Traced) else constant_of(now) if now is not None else None
             described = f"{dtype_name(before)} {tuple(before.shape)}"
-            found = "None" if expr is None else f"{expr.ty.dtype} {shape_of(expr)}"
+            if now is None:
+                raise _another_call(source, path, described, "None")
+            expr = now.expr if isinstance(now, Traced) else constant_of(now)
+            found = f"{expr.ty.dtype} {shape_of(expr)}"
             if found != described or self._assembly.builder.sizes.of(expr):
                 raise _another_call(source, path, described, found)
             result.append((State(path, array_of(before).copy()), expr))

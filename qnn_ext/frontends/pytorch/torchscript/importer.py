@@ -26,7 +26,7 @@ from . import (
     converters,  # noqa: F401  (fills the registry)
     remaining,
 )
-from .attributes import Attributes, ChangedAttribute, assigned_attributes, joined
+from .attributes import Attributes, ChangedAttribute, assigned_attributes
 from .decisions import Decision, chosen_values, decision, either
 from .engines import quantized_engine, resolve_engine
 from .evaluate import check_items, evaluate, first_line, schema_of, where
@@ -381,7 +381,7 @@ class Importer:
         value = attribute(owner, name)
         if isinstance(value, self._torch.Tensor) and self._attributes.shares(value):
             raise _changing_the_model(node)
-        return self._hold(value, joined(owner.path, name) if isinstance(owner, Reference) else "")
+        return self._hold(value, owner.path_of(name) if isinstance(owner, Reference) else "")
 
     def _assign(self, node: Any, operands: Sequence[Any]) -> None:
         owner, value = operands

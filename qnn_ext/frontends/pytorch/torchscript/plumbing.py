@@ -22,8 +22,8 @@ ARITHMETIC = frozenset((
     "aten::Bool", "aten::Float", "aten::FloatImplicit", "aten::Int", "aten::IntImplicit", "aten::Scalar",
     "aten::ScalarImplicit", "aten::__and__", "aten::__contains__", "aten::__derive_index", "aten::__getitem__",
     "aten::__not__", "aten::__or__", "aten::__range_length", "aten::__xor__", "aten::abs", "aten::add", "aten::all",
-    "aten::any", "aten::arange",
-    "aten::as_tensor", "aten::broadcast_tensors", "aten::ceil", "aten::clamp", "aten::clone", "aten::cos",
+    "aten::any", "aten::arange", "aten::as_tensor", "aten::broadcast_tensors", "aten::ceil", "aten::clamp",
+    "aten::clone", "aten::cos",
     "aten::cumsum", "aten::detach", "aten::div", "aten::eq", "aten::exp", "aten::eye", "aten::floor",
     "aten::floor_divide", "aten::floordiv", "aten::fmod", "aten::format", "aten::full", "aten::full_like", "aten::ge",
     "aten::gt", "aten::hamming_window", "aten::hann_window", "aten::index", "aten::item", "aten::join", "aten::le",
@@ -122,14 +122,18 @@ def _delete(container: Any, index: Any) -> None:
     del container[_fixed(index)]
 
 
+def _extend(items: Any, more: Any) -> None:
+    items.extend(more)
+
+
 # the same where the first operand is a list or dictionary that changes, or a dictionary
 CONTAINERS: dict[str, Callable[[Sequence[Any]], Any]] = {
     "aten::Delete": _changing(_delete),
     "aten::_set_item": _changing(_set_item),
-    "aten::add_": _changing(lambda items, more: items.extend(more)),
+    "aten::add_": _changing(_extend),
     "aten::append": _changing(lambda items, value: items.append(value)),
     "aten::clear": _changing(lambda container: container.clear()),
-    "aten::extend": _changing(lambda items, more: items.extend(more)),
+    "aten::extend": _changing(_extend),
     "aten::insert": _changing(lambda items, index, value: items.insert(_fixed(index), value)),
     "aten::items": lambda values: list(values[0].items()),
     "aten::keys": lambda values: list(values[0]),
@@ -171,5 +175,5 @@ def attribute(owner: Any, name: str) -> Any:
     value = getattr(target, name)
     if isinstance(value, (Traced, bool, int, float, str, list, tuple, dict)) or value is None:
         return value
-    path = f"{owner.path}.{name}" if isinstance(owner, Reference) and owner.path else name
+    path = owner.path_of(name) if isinstance(owner, Reference) else name
     return value if type(value).__name__ in ("Tensor", "Parameter") else Reference(value, path)

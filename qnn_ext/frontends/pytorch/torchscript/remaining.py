@@ -180,8 +180,8 @@ def _out_of_place(operators: Any, name: str, overload: str) -> Any:
     written = getattr(getattr(operators, name, None), overload or "default", None)
     if packet is None or written is None:
         return None
-    candidates = [getattr(packet, other) for other in packet.overloads()]
-    return next((one for one in candidates if _types(one) == _types(written)), None)
+    candidates, wanted = (getattr(packet, other) for other in packet.overloads()), _types(written)
+    return next((one for one in candidates if _types(one) == wanted), None)
 
 
 def _types(operator: Any) -> list[str]:

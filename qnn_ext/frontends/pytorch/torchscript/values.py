@@ -57,6 +57,15 @@ class Reference:
     target: Any
     path: str
 
+    def path_of(self, name: str) -> str:
+        """The path of an attribute."""
+        return joined(self.path, name)
+
+
+def joined(path: str, name: str) -> str:
+    """The path of an attribute of what has a path; the model itself has none."""
+    return f"{path}.{name}" if path else name
+
 
 def plain(value: Any) -> Any:
     """The value as passed to PyTorch's operators: examples instead of traced tensors."""
