@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
 import platform
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cache
@@ -75,8 +75,17 @@ def cached(
     started = time.monotonic()
     engines = compiled(kept_in(cache, jobs))
     if time.monotonic() - started >= WORTHWHILE:
-        with contextlib.suppress(ArtifactError):  # there is no linker for it
+        try:
             cache.put(key, Engine.for_cache(engines))
+        except ArtifactError:  # there is no linker for it
+            pass
+        except Exception as error:  # in what compiles a program in parts; in one piece it may still compile
+            warnings.warn(
+                "the model could not be compiled in parts, so each process that runs it will compile it again, in one "
+                f"piece; please report this: {type(error).__name__}: {error}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
     return engines
 
 

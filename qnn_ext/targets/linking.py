@@ -27,7 +27,8 @@ def export_library(executable: Any, path: str, architecture: str) -> CodeSize | 
     """Link a TVM executable, built for `architecture`, into a shared library without symbols and debug information.
     Returns what its code takes; None if TVM links it, or objects are not ELF.
 
-    Raises ArtifactError for microcontrollers, which load no libraries, if there is no linker, or if that fails.
+    Raises ArtifactError for microcontrollers, which load no libraries, if there is no linker, or if that fails; what
+    goes wrong in TVM before anything is linked is raised as it is.
     """
     if not backend_of_architecture(architecture).concurrent:
         raise ArtifactError(
@@ -42,6 +43,8 @@ def export_library(executable: Any, path: str, architecture: str) -> CodeSize | 
         with quiet():
             executable.export_library(path, options=["-s"], **compiler)
     except Exception as error:
+        if ours is not None and not isinstance(error, _LinkerFailed):
+            raise
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         if command is None:
             raise ArtifactError(f"linking the model needs a C compiler (gcc or clang) on PATH: {reason}") from error
@@ -103,6 +106,10 @@ def _advice(architecture: str) -> str:
     )
 
 
+class _LinkerFailed(Exception):
+    """The linker cannot be run, or reports an error."""
+
+
 class _Linker:
     """Called by TVM with its object files, instead of the compiler that TVM would choose."""
 
@@ -115,9 +122,9 @@ class _Linker:
         try:
             done = run(command)
         except OSError as error:
-            raise RuntimeError(error.strerror or str(error)) from error
+            raise _LinkerFailed(error.strerror or str(error)) from error
         if done.returncode:
-            raise RuntimeError(done.stderr or f"exit code {done.returncode}")
+            raise _LinkerFailed(done.stderr or f"exit code {done.returncode}")
         contents = [Path(file).read_bytes() for file in objects if file.endswith(".o")]
         if contents and all(is_object(content) for content in contents):
             self.size = code_size([Object(content) for content in contents], _ENTRIES)

@@ -350,11 +350,20 @@ def test_save_leaves_devices_and_protected_files_alone(engine, tmp_path):
 
 
 def test_save_without_a_compiler_leaves_nothing(engine, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(tmp_path / "nothing"))
+    with pytest.raises(ArtifactError, match=r"C compiler.*No such file"):
+        engine.save(tmp_path / "m.qnn")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_before_linking_is_not_taken_for_a_missing_compiler(engine, tmp_path, monkeypatch):
+    """A build that finds no linker runs its code from memory, which would hide an error of the compiler."""
+
     def fails(path, **kwargs):
-        raise RuntimeError("no compiler")
+        raise RuntimeError("ours")
 
     monkeypatch.setattr(engine._built.executable, "export_library", fails)
-    with pytest.raises(ArtifactError, match="C compiler"):
+    with pytest.raises(RuntimeError, match="ours"):
         engine.save(tmp_path / "m.qnn")
     assert list(tmp_path.iterdir()) == []
 
