@@ -77,6 +77,20 @@ class Carried:
             found = quantize
         return found
 
+    def quantize_of_clipped(self, var: Any) -> Quantize | None:
+        """The quantize that is all that becomes of `var`, or of what clips it; its scales may be those of channels."""
+        bindings = self._new.bindings
+        while True:
+            readers = self._readers[var]
+            if len(readers) != 1 or readers[0] == len(bindings):
+                return None
+            binding = bindings[readers[0]]
+            if op_name(binding.value) == "qnn.quantize":
+                return Quantize(binding.value)
+            if op_name(binding.value) not in ("nn.relu", "clip"):
+                return None
+            var = binding.var
+
     def _real(self, result: Any, name: str) -> Any:
         """A rule's result as an expression."""
         known = isinstance(result, (Quantized, Mapped))
@@ -134,6 +148,10 @@ class Context:
     def quantize_behind(self) -> Quantize | None:
         """How the result is quantized, if that is its only use."""
         return self._carried.quantize_behind(self.var)
+
+    def quantize_of_clipped(self) -> Quantize | None:
+        """How the result is quantized, whole or clipped, if that is its only use."""
+        return self.quantize_behind() or self._carried.quantize_of_clipped(self.var)
 
     def refuse(self, reason: str) -> Any:
         """Record why the operator runs in float; returns None, so that a rule can `return context.refuse(...)`."""

@@ -12,7 +12,7 @@ from tvm import relax
 
 from ... import op as qnn
 from ...op import compound
-from ...op.arguments import factors_of
+from ...op.arguments import data_of, factors_of
 from ...op.base import along_axis, as_expr, constant, constant_value, normalize_axis
 from .context import Context
 from .notes import NOT_QUANTIZED
@@ -44,6 +44,12 @@ def _operands(
     if not _has_product_scale(x, w):
         return context.refuse("the product of its scales is out of the range of normal float32 numbers")
     return signed(x, context), signed(w, context)
+
+
+def _has_one_scale(data: Any, context: Context) -> bool:
+    """Whether data that are carried as integers have one scale."""
+    tensor = context.quantized(data)
+    return tensor is not None and tensor.per_tensor
 
 
 def _scales_in_weight(x: Quantized, w: Quantized, groups: int) -> tuple[Quantized, Quantized]:
@@ -131,7 +137,8 @@ def _convolution(call: relax.Call, context: Context) -> Any:
         emit=context.emit,
         out_dtype=_accumulator(x, w),
     )
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 0 if x.vectors else 1, True)
+    axis, rounds_bias = 0 if x.vectors else 1, _has_one_scale(data_of(call), context)
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), axis, True, rounds_bias)
 
 
 @integer_rule("nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose")
@@ -167,7 +174,8 @@ def _transposed_convolution(call: relax.Call, context: Context) -> Any:
         emit=context.emit,
         out_dtype=_accumulator(x, w),
     )
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), 0 if x.vectors else 1, True)
+    axis, rounds_bias = 0 if x.vectors else 1, x.per_tensor
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), axis, True, rounds_bias)
 
 
 def _over_groups(w: Quantized, groups: int) -> Quantized | None:
@@ -190,7 +198,8 @@ def _matmul(call: relax.Call, context: Context) -> Any:
         return context.refuse("its data has a scale for each row, and its other operand is a vector")
     zero_point = _single_zero_point(x)
     acc = compound.matmul(x.data, w.data, zero_point, w.zero_point, emit=context.emit, out_dtype=_accumulator(x, w))
-    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), -2 if x.vectors else -1, True)
+    axis = -2 if x.vectors else -1
+    return Quantized(acc, _product_scale(x, w, context), constant(np.int32(0)), axis, True, x.per_tensor)
 
 
 def add_bias(call: relax.Call, context: Context) -> Any:
@@ -210,16 +219,17 @@ def _integer_bias(acc: Quantized, expr: Any, context: Context) -> np.ndarray | N
 
     A quantized bias is used unchanged: ONNX Runtime also adds it as integers, whatever its scale; here the scales must
     agree to 1e-5, because exporters multiply the two scales in different precisions. A float bias is rounded, as in
-    ONNX Runtime, if the result is quantized (by a division, as in ONNX): rint(b / f32(s_x·s_w)).
+    ONNX Runtime, if the result, clipped or not, is quantized (by a division, as in ONNX): rint(b / f32(s_x·s_w)).
     """
     tensor = context.quantized(expr)
     if tensor is not None:
         array = constant_value(tensor.data)
         return array if tensor.dtype == "int32" and _same_units(acc, tensor) else None
-    bias, quantize = constant_value(context.value(expr)), context.quantize_behind()
-    if bias is None or quantize is None or quantize.attributes["reciprocal"] or acc.constants is None:
+    bias = constant_value(context.value(expr))
+    if bias is None or acc.constants is None or not acc.rounds_bias or not _along_channels(bias, acc):
         return None
-    if not _along_channels(bias, acc):
+    quantize = context.quantize_of_clipped()
+    if quantize is None or quantize.attributes["reciprocal"]:
         return None
     scale = along_axis(acc.constants[0], acc.axis, len(acc.shape))
     steps = np.rint(bias.astype(np.float32) / scale)

@@ -20,6 +20,7 @@ class Quantized:
     data:       integer expression: a variable or a constant
     scale, zero_point: expressions, scalars or vectors along `axis`; constant or computed at run time
     product:    whether this is the accumulator of a product of two tensors
+    rounds_bias: whether its data have one scale: ONNX Runtime rounds a float bias then if the result is quantized
     """
 
     data: Any
@@ -27,6 +28,7 @@ class Quantized:
     zero_point: Any
     axis: int = -1
     product: bool = False
+    rounds_bias: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -187,6 +187,22 @@ def test_transposed_weights(dtype, zeros, rng):
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
+@pytest.mark.parametrize(("transposed", "block"), [(False, 0), (False, 32), (True, 0)])
+def test_axis_counted_from_the_end(transposed, block, rng):
+    """As NNCF writes it: ONNX Runtime only takes such weights where it moves a Transpose past their DequantizeLinear."""
+    proto, x = network("Gemm transposed" if transposed else "MatMul", "int8", True, rng, block)
+    if transposed:
+        del proto.graph.node[1:]
+        proto.graph.node.extend([node("Transpose", ["d"], ["t"], perm=[1, 0]), node("MatMul", ["x", "t"], ["y"])])
+    (axis,) = (attribute for attribute in proto.graph.node[0].attribute if attribute.name == "axis")
+    axis.i -= 2
+    module = from_onnx(proto)
+    assert ("qnn.blockwise_dense_int8" in operators(module)) == transposed
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    found = qnn_ext.Interpreter(module)(x)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("change", ["shared", "result", "scale of shape (1,)", "alpha"])
 def test_weights_whose_floats_are_multiplied(change, rng):
     """What ONNX Runtime does not recognize."""

@@ -38,16 +38,16 @@ class Model:
         self.nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
         return name
 
-    def parameters(self, scale: float, zero_point: int | None = None) -> tuple[str, str]:
+    def parameters(self, scale: float | np.ndarray, zero_point: int | None = None) -> tuple[str, str]:
         zero = self.zero_point if zero_point is None else zero_point
-        return self.constant(np.float32(scale)), self.constant(np.asarray(zero, self.dtype))
+        return self.constant(np.float32(scale)), self.constant(np.full(np.shape(scale), zero, self.dtype))
 
-    def input(self, shape: tuple[int, ...], scale: float) -> str:
+    def input(self, shape: tuple[int, ...], scale: float | np.ndarray) -> str:
         name = "abc"[len(self.inputs)]
         self.inputs.append(helper.make_tensor_value_info(name, self.code, shape))
         info = np.iinfo(self.dtype)
         self.arrays[name] = self.rng.integers(info.min, info.max + 1, shape).astype(self.dtype)
-        return self.node("DequantizeLinear", name, *self.parameters(scale))
+        return self.node("DequantizeLinear", name, *self.parameters(scale), axis=1)
 
     def weight(self, shape: tuple[int, ...], axis: int | None) -> tuple[str, np.ndarray]:
         scale = self.rng.uniform(0.005, 0.02, () if axis is None else shape[axis]).astype(np.float32)
@@ -67,9 +67,9 @@ class Model:
         zero = self.constant(np.zeros(scale.shape, np.int32))
         return [self.node("DequantizeLinear", *names, zero, **({"axis": 0} if scale.ndim else {}))]
 
-    def check(self, value: str, scale: float, zero_point: int | None = None) -> None:
+    def check(self, value: str, scale: float | np.ndarray, zero_point: int | None = None) -> None:
         """Every value of quantize(value) is that of ONNX Runtime."""
-        result = self.node("QuantizeLinear", value, *self.parameters(scale, zero_point))
+        result = self.node("QuantizeLinear", value, *self.parameters(scale, zero_point), axis=1)
         output = helper.make_tensor_value_info(result, self.code, None)
         graph = helper.make_graph(self.nodes, "qdq", self.inputs, [output], self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -108,6 +108,27 @@ def test_conv_with_relu(model):
     w, _ = model.weight((16, 8, 3, 3), 0)
     y = model.node("Relu", model.node("Conv", model.input((2, 8, 20, 20), 0.031), w))
     model.check(y, 0.07, np.iinfo(model.dtype).min)
+
+
+@pytest.mark.parametrize("behind", ["nothing", "Relu", "Clip"])
+@pytest.mark.parametrize("scales", ["of results", "of data", "of transposed weights"])
+def test_float_bias_with_scales_of_channels(model, scales, behind):
+    """As NNCF quantizes what depthwise convolutions read: ONNX Runtime rounds a bias if the data have one scale; a step
+    of these biases is about one of the results. These have another dtype than the data: integer kernels take one scale."""
+    operator, shape = ("ConvTranspose", (8, 8, 3, 3)) if scales == "of transposed weights" else ("Conv", (8, 1, 3, 3))
+    x = model.input((2, 8, 12, 12), 0.5 if scales != "of data" else model.rng.uniform(0.2, 0.7, 8))
+    scale = model.constant(model.rng.uniform(0.2, 0.7, 8 if "weights" in scales else ()).astype(np.float32))
+    weight = model.constant(model.rng.integers(-3, 4, shape).astype(np.int8))
+    w = model.node("DequantizeLinear", weight, scale, axis=1)
+    bias = model.bias("float", 8, np.float32(1))
+    y = model.node(operator, x, w, *bias, **({} if operator == "ConvTranspose" else {"group": 8}))
+    if behind == "Relu":
+        y = model.node("Relu", y)
+    elif behind == "Clip":
+        y = model.node("Clip", y, model.constant(np.float32(-50)), model.constant(np.float32(60)))
+    model.dtype = "int8" if model.dtype == "uint8" else "uint8"
+    model.code, model.zero_point = DTYPES[model.dtype]
+    model.check(y, model.rng.uniform(0.3, 0.5, 8) if scales == "of results" else 0.4)
 
 
 @pytest.mark.parametrize("bias", [False, True])

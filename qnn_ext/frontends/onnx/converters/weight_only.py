@@ -94,17 +94,18 @@ def _dequantization(node: Node) -> tuple[Operator | None, bool]:
 
 
 def _block(dequantize: Operator, values: np.ndarray, scale: np.ndarray, transposed: bool) -> int | None:
-    """The length of the blocks along the rows of a matrix; None if it is quantized in another way."""
+    """The length of the blocks along the rows of a matrix; None if it is quantized in another way, or along an axis
+    that is counted from the end: ONNX Runtime only reads it so where it moves a Transpose."""
     block, axis = dequantize.attributes.get("block_size", 0), dequantize.attributes.get("axis", 1)
     if values.ndim != 2:
         return None
     if not block:
-        axis_of_columns = 0 if transposed else 1
-        of_columns = scale.shape == (values.shape[axis_of_columns],) and axis in (axis_of_columns, axis_of_columns - 2)
+        axis_of_columns, accepted = (0, (0, -2)) if transposed else (1, (1,))
+        of_columns = scale.shape == (values.shape[axis_of_columns],) and axis in accepted
         return _BLOCK if of_columns or not scale.shape else None
     fits = _LEAST_BLOCK <= block <= LONGEST_GROUP and not block & (block - 1) and not transposed
     matches = scale.shape == (-(-values.shape[0] // block), values.shape[1])
-    return block if fits and matches and axis in (0, -2) else None
+    return block if fits and matches and axis == 0 else None
 
 
 def _has_8_bit_activations(node: Node) -> bool:
