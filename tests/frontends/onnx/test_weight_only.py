@@ -171,6 +171,50 @@ def test_where_activations_are_quantized(given, between, result, expected, rng):
     assert not result or np.mean(found != wanted) < 0.1
 
 
+@pytest.mark.parametrize(
+    ("operator", "rank", "behind", "in_integers"),
+    [
+        ("MatMul", 2, ["Relu"], True),
+        ("MatMul", 2, ["Relu", "Neg"], False),
+        ("MatMul", 3, ["Clip", "Neg"], False),
+        ("MatMul", 2, ["Identity", "Relu", "Identity", "Neg"], False),
+        ("MatMul", 2, ["Reshape", "Relu", "Neg"], True),
+        ("MatMul", 2, ["Add", "Relu", "Neg"], False),
+        ("MatMul", 3, ["Add", "Relu", "Neg"], True),
+        ("MatMul", 3, ["Add", "Relu", "lowest 8"], True),
+        ("MatMul", 2, ["Relu", "lowest 16"], True),
+        ("Gemm", 2, ["Relu", "Neg"], False),
+        ("Gemm", 2, ["Add", "Relu", "Neg"], True),
+        ("Gemm", 2, ["Add", "lowest 8"], True),
+        ("Gemm", 2, ["lowest 8"], False),
+        ("Gemm", 2, ["Transpose", "Neg"], False),
+    ],
+)
+def test_what_reads_the_product(operator, rank, behind, in_integers, rng):
+    """ONNX Runtime keeps a product whose clipped results have a single reader, and quantized ones."""
+    constants = {
+        "w": rng.integers(-128, 128, (DEPTH, UNITS)).astype(np.int8), "s": rng.random(UNITS).astype(np.float32) * 0.01,
+        "low": np.float32(-1), "high": np.float32(2), "bias": rng.standard_normal(UNITS).astype(np.float32),
+        "shape": np.int64([-1]), "step": np.float32(0.02), "8": np.uint8(0), "16": np.uint16(0),
+    }  # fmt: skip
+    more = {"Clip": ["low", "high"], "Add": ["bias"], "Reshape": ["shape"]}
+    nodes = [node("DequantizeLinear", ["w", "s"], ["d"], axis=1), node(operator, ["x", "d"], ["v0"])]
+    for index, name in enumerate(behind):
+        before, after = f"v{index}", "y" if index == len(behind) - 1 else f"v{index + 1}"
+        if name.startswith("lowest"):
+            nodes.append(node("QuantizeLinear", [before, "step", name[7:]], ["q"]))
+            nodes.append(node("DequantizeLinear", ["q", "step", name[7:]], [after]))
+        else:
+            nodes.append(node(name, [before, *more.get(name, [])], [after]))
+    x = rng.standard_normal((2, 3, DEPTH)[3 - rank :]).astype(np.float32)
+    proto = model(nodes, [value("x", x.shape)], [value("y", None)], constants, 21)
+    module = from_onnx(proto)
+    assert ("qnn.blockwise_dense_int8" in operators(module)) == in_integers
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    steps = 0.0201 if behind[-1].startswith("lowest") else TOLERANCE * np.abs(expected).max()
+    np.testing.assert_allclose(qnn_ext.Interpreter(module)(x), expected, rtol=0, atol=steps)
+
+
 @pytest.mark.parametrize("zeros", [False, True])
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 def test_transposed_weights(dtype, zeros, rng):
@@ -189,7 +233,7 @@ def test_transposed_weights(dtype, zeros, rng):
 
 @pytest.mark.parametrize(("transposed", "block"), [(False, 0), (False, 32), (True, 0)])
 def test_axis_counted_from_the_end(transposed, block, rng):
-    """As NNCF writes it: ONNX Runtime only takes such weights where it moves a Transpose past their DequantizeLinear."""
+    """As NNCF writes it: ONNX Runtime only takes such weights where it moves a Transpose past DequantizeLinear."""
     proto, x = network("Gemm transposed" if transposed else "MatMul", "int8", True, rng, block)
     if transposed:
         del proto.graph.node[1:]

@@ -114,7 +114,7 @@ def test_conv_with_relu(model):
 @pytest.mark.parametrize("scales", ["of results", "of data", "of transposed weights"])
 def test_float_bias_with_scales_of_channels(model, scales, behind):
     """As NNCF quantizes what depthwise convolutions read: ONNX Runtime rounds a bias if the data have one scale; a step
-    of these biases is about one of the results. These have another dtype than the data: integer kernels take one scale."""
+    of these biases is about one of the results. They have another dtype than data: integer kernels take one scale."""
     operator, shape = ("ConvTranspose", (8, 8, 3, 3)) if scales == "of transposed weights" else ("Conv", (8, 1, 3, 3))
     x = model.input((2, 8, 12, 12), 0.5 if scales != "of data" else model.rng.uniform(0.2, 0.7, 8))
     scale = model.constant(model.rng.uniform(0.2, 0.7, 8 if "weights" in scales else ()).astype(np.float32))

@@ -1,8 +1,8 @@
 """MatMul and Gemm of floats with a weight that DequantizeLinear has in 2, 4 or 8 bits: ONNX Runtime makes them
 MatMulNBits with the accuracy level 4, whose activations are quantized to int8 block by block.
 
-It does not where DequantizeLinear has other readers, nor where activations, or results right away, are of 8 bits:
-there it multiplies integers, or floats with the weight's floats.
+It does not where DequantizeLinear has other readers, where activations, or results right away, are of 8 bits, nor where
+results are clipped: there it multiplies integers, or floats with the weight's floats.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def matmul(node: Node) -> relax.Expr:
 def weight_only_product(node: Node, bias: relax.Expr | None = None) -> relax.Expr | None:
     """A · B + bias where B is such a weight, else None. bias: one number for each column"""
     weight = _weight(node)
-    if weight is None or _has_8_bit_activations(node) or _is_quantized(node, node.outputs[0]):
+    if weight is None or _has_8_bit_activations(node) or _is_left_alone(node):
         return None
     shape, columns = node.shape(0), len(weight.packed)
     rows = cast(node, compound.reshape(node.input(0), (math.prod(shape[:-1]), shape[-1]), node.emit), "float32")
@@ -116,19 +116,51 @@ def _has_8_bit_activations(node: Node) -> bool:
     return writer is not None and writer.op_type == "DequantizeLinear" and _bits_8(node, writer.inputs[:1])
 
 
-def _is_quantized(node: Node, name: str) -> bool:
-    """Whether the one operator that reads a value quantizes it to 8 bits: behind others that move it, an addition that
-    ONNX Runtime makes part of the product, or, to any number of bits, a fused activation."""
-    graph, is_activated = node.assembly.neighbours, False
-    while (reader := graph.only_reader(name)) is not None:
+def _is_left_alone(node: Node) -> bool:
+    """Whether what the one operator that reads the product makes of it keeps ONNX Runtime from replacing it:
+
+    - quantizes it to 8 bits, behind operators that move it or a bias that becomes part of it
+    - clips it for a single reader, right away or behind that bias
+    - transposes what a Gemm gives, which becomes the product of the transposed operands
+    """
+    name, is_moved = node.outputs[0], False
+    while (reader := _only_reader(node, name)) is not None:
         if reader.op_type == "QuantizeLinear":
-            return is_activated or _bits_8(node, [zero_point for zero_point in reader.inputs[2:] if zero_point])
+            return _bits_8(node, [zero_point for zero_point in reader.inputs[2:] if zero_point])
         if reader.op_type in ("Clip", "Relu"):
-            is_activated = True
-        elif not (reader.op_type in _MOVES or (reader.op_type == "Add" and _adds_bias(node, reader))):
+            if is_moved:
+                return False
+            if not _is_dropped(node, reader):
+                return _only_reader(node, reader.outputs[0]) is not None
+        elif reader.op_type == "Add":
+            if node.op_type == "Gemm" or is_moved or not _adds_bias(node, reader):
+                return False
+            is_moved = len(node.shape(0)) != 2  # it becomes a Gemm between two Reshapes
+        elif reader.op_type not in _MOVES:
             return False
+        else:
+            if reader.op_type == "Transpose" and node.op_type == "Gemm" and not is_moved:
+                return True
+            is_moved = True
         name = reader.outputs[0]
     return False
+
+
+def _only_reader(node: Node, name: str) -> Operator | None:
+    """The one operator that reads a value, not counting Identity."""
+    graph = node.assembly.neighbours
+    while (reader := graph.only_reader(name)) is not None and reader.op_type == "Identity":
+        name = reader.outputs[0]
+    return reader
+
+
+def _is_dropped(node: Node, clip: Operator) -> bool:
+    """Whether an operator is a Relu, and the quantization behind it has no negative numbers."""
+    reader = _only_reader(node, clip.outputs[0])
+    if clip.op_type != "Relu" or reader is None or reader.op_type != "QuantizeLinear" or len(reader.inputs) < 3:
+        return False
+    zero_point = constant_value(node.assembly.value(reader.inputs[2]))
+    return zero_point is not None and zero_point.dtype.kind in "iu" and zero_point == np.iinfo(zero_point.dtype).min
 
 
 def _adds_bias(node: Node, add: Operator) -> bool:
