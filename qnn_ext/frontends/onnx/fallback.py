@@ -19,7 +19,7 @@ from .indices import checked_inputs
 from .node import Node
 
 # Operators of other domains that later became ONNX's own: (domain, name) → the first version there
-_ADOPTED = {("com.microsoft", "GridSample"): 16, ("com.microsoft", "Trilu"): 14}
+_ADOPTED = {("com.microsoft", "GatherND"): 13, ("com.microsoft", "GridSample"): 16, ("com.microsoft", "Trilu"): 14}
 # What ONNX Runtime writes for one kind of CPU
 _LAID_OUT = "com.microsoft.nchwc"
 # What to do instead of operators of these domains

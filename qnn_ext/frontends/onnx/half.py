@@ -29,7 +29,7 @@ _COMPUTING = frozenset(
 # or moves values, or whose converters know float16
 _KEEPING = frozenset(
     {
-        ("", "Attention"), ("", "Cast"), ("", "CastLike"), ("", "Compress"), ("", "Concat"),
+        ("", "Attention"), ("", "BitCast"), ("", "Cast"), ("", "CastLike"), ("", "Compress"), ("", "Concat"),
         ("", "ConcatFromSequence"), ("", "ConstantOfShape"), ("", "DequantizeLinear"), ("", "Dropout"),
         ("", "Expand"), ("", "Flatten"), ("", "Gather"), ("", "GatherElements"), ("", "GatherND"), ("", "Identity"),
         ("", "If"), ("", "IsInf"), ("", "IsNaN"), ("", "Loop"), ("", "QuantizeLinear"), ("", "Reshape"),
@@ -42,7 +42,7 @@ _KEEPING = frozenset(
 )  # fmt: skip
 _WITH_KERNEL = _COMPUTING | _KEEPING
 # Those among them whose results are not float16
-_LEAVING = frozenset({"Cast", "CastLike", "IsInf", "IsNaN", "QuantizeLinear", "Shape"})
+_LEAVING = frozenset({"BitCast", "Cast", "CastLike", "IsInf", "IsNaN", "QuantizeLinear", "Shape"})
 # Outputs that are float32 whatever the operands are
 _FLOAT32_OUTPUTS = {"LayerNormalization": (1, 2), "SimplifiedLayerNormalization": (1,)}
 

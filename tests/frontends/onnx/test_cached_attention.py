@@ -263,6 +263,32 @@ def test_attention(mask, flat, rng):
     compare("Attention", [*rows, given, *past], outputs, CLOSE, opset=23, **attributes)
 
 
+@pytest.mark.parametrize("mask", ["none", "causal", "float", "empty row"])
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_scores_of_attention(mode, mask, rng):
+    """Q·Kᵀ, capped, masked, and the softmax, in ONNX Runtime's order."""
+    rows = [normal(rng, B, h, n, SIZE) for h, n in [(HEADS, S), (GROUPS, 5), (GROUPS, 5)]]
+    given = {"float": normal(rng, S, 5), "empty row": np.arange(S)[:, None] * np.ones(5) > 0.5}.get(mask)
+    attributes = {"is_causal": int(mask == "causal"), "softcap": 1.5, "qk_matmul_output_mode": mode}
+    proto, feed = single_op("Attention", [*rows, given], [F32] * 4, opset=24, **attributes)
+    proto.graph.node[0].output[1:3] = ["", ""]
+    del proto.graph.output[1:3]
+    expected = run_ort(proto, feed)
+    module = qnn_ext.from_onnx(proto)
+    for run in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        for found, wanted in zip(run.run(feed).values(), expected, strict=True):
+            hidden = wanted < -1e30
+            np.testing.assert_array_equal(found[hidden], wanted[hidden])
+            np.testing.assert_allclose(found[~hidden], wanted[~hidden], rtol=0, atol=CLOSE)
+
+
+def test_scores_of_an_unknown_mode(rng):
+    rows = [normal(rng, B, HEADS, S, SIZE) for _ in range(3)]
+    proto, _ = single_op("Attention", rows, [F32] * 4, opset=24, qk_matmul_output_mode=4)
+    with pytest.raises(ModelFormatError, match="qk_matmul_output_mode must be from 0 to 3, found 4"):
+        qnn_ext.from_onnx(proto)
+
+
 @pytest.mark.parametrize("causal", [0, 1])
 def test_attention_over_a_cache(causal, rng):
     """nonpad_kv_seqlen: how many keys of each sample's cache count, with what TensorScatter put there."""

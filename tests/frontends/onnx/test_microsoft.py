@@ -266,6 +266,64 @@ def test_triangle(upper, diagonal, rng):
     compare("Trilu", [data, *k], [np.float32], domain=MICROSOFT, upper=upper)
 
 
+# ---- what ONNX has had under the same name since ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge"])
+@pytest.mark.parametrize("widths", [[1, 0, 0, 2], [[0, 3, -1, 1]]])
+def test_pad(widths, mode, rng):
+    data = rng.standard_normal((4, 5)).astype(np.float32)
+    value = [const(2)] if mode == "constant" else []
+    compare("Pad", [data, const(widths, np.int64), *value], [np.float32], domain=MICROSOFT, mode=mode)
+
+
+@pytest.mark.parametrize("axis", [-3, -1, 0, 1, 2])
+def test_expand_dims(axis, rng):
+    data = rng.standard_normal((4, 5)).astype(np.float32)
+    compare("ExpandDims", [data, const(axis, np.int32)], [np.float32], domain=MICROSOFT)
+
+
+def test_gather_nd(rng):
+    data = rng.standard_normal((4, 5, 3)).astype(np.float32)
+    compare("GatherND", [data, np.int64([[0, 1], [3, -1]])], [np.float32], domain=MICROSOFT)
+
+
+@pytest.mark.parametrize(
+    "numbers", [np.float32([0, 5, 2]), np.float32([3, -1, -0.3]), np.int64([2, 7]), np.float32([1, 0, 1])]
+)
+def test_range(numbers):
+    compare("Range", [const(number, numbers.dtype) for number in numbers], [numbers.dtype], domain=MICROSOFT)
+
+
+@pytest.mark.parametrize("numbers", [np.float32([0, 5, 0]), np.float32([0, np.inf, 1])])
+def test_endless_ranges(numbers):
+    proto, _ = single_op("Range", [const(number) for number in numbers], [np.float32], domain=MICROSOFT)
+    with pytest.raises(QnnError, match=r"Range.*a range from 0\.0 to"):
+        qnn_ext.from_onnx(proto)
+
+
+def test_unique(rng):
+    """Values in the order in which they are first."""
+    data = rng.integers(0, 6, 20).astype(np.float32)
+    compare("Unique", [data], [np.float32, np.int64, np.int64], domain=MICROSOFT)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("metric", ["euclidean", "sqeuclidean"])
+def test_distances(metric, dtype, rng):
+    rows = [rng.standard_normal((count, 3)).astype(dtype) for count in (5, 4)]
+    compare("CDist", rows, [dtype], 1e-5, domain=MICROSOFT, metric=metric)
+
+
+@pytest.mark.parametrize(("shapes", "metric"), [([(5, 3), (4, 2)], "euclidean"), ([(5, 3), (4, 3)], "cosine")])
+def test_distances_that_there_are_not(shapes, metric):
+    proto, _ = single_op(
+        "CDist", [np.ones(shape, np.float32) for shape in shapes], [np.float32], domain=MICROSOFT, metric=metric
+    )
+    with pytest.raises(QnnError, match=r"CDist.*(have no distances|metric must be)"):
+        qnn_ext.from_onnx(proto)
+
+
 def test_layouts_of_one_cpu_are_refused():
     domain = "com.microsoft.nchwc"
     proto, _ = single_op("ReorderInput", [np.zeros((1, 8, 4, 4), np.float32)], [np.float32], domain=domain)

@@ -5,8 +5,9 @@ import pytest
 
 import qnn_ext
 from qnn_ext import ModelFormatError
+from qnn_ext.errors import QnnError
 
-from .graphs import model, node, operators, run_ort, value
+from .graphs import model, node, onnx, operators, run_ort, value
 from .single_op import compare, const, full_range, single_op
 
 F32 = np.float32
@@ -64,3 +65,20 @@ def test_contradictions(op, attributes, message):
 
 def test_one_tensor_that_is_constant(rng):
     compare("Sub", [rng.standard_normal((2, 3)).astype(F32), const(2.5)], [F32], opset=13)
+
+
+PAIRS = [(F32, np.uint32), (np.int32, F32), (np.int8, np.uint8), (np.float64, np.int64), (np.float16, np.int16)]
+
+
+@pytest.mark.parametrize(("dtype", "to"), PAIRS)
+def test_bitcast(dtype, to, rng):
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    compare("BitCast", [rng.integers(0, 100, (3, 5)).astype(dtype)], [to], opset=26, to=code)
+
+
+@pytest.mark.parametrize(("to", "message"), [(np.int16, "differ in size"), (np.bool_, "the bits of float32 as bool")])
+def test_bitcast_to_what_has_other_bits(to, message):
+    code = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    proto, _ = single_op("BitCast", [np.ones((2, 3), F32)], [to], opset=26, to=code)
+    with pytest.raises(QnnError, match=message):
+        qnn_ext.from_onnx(proto)

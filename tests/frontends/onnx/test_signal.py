@@ -148,11 +148,13 @@ POOLS = [
 
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8, np.int8])
 @pytest.mark.parametrize("pool", POOLS, ids=lambda pool: str(pool[0]))
-def test_positions_of_maxima(pool, dtype):
+@pytest.mark.parametrize("order", [0, 1])
+def test_positions_of_maxima(order, pool, dtype):
+    """In row-major or column-major order of each image."""
     shape, attributes = pool
     x = RNG.permutation(int(np.prod(shape))).reshape(shape)
     x = (x - 40).astype(dtype) if dtype != np.float32 else (x - 40).astype(np.float32)
-    proto, feed = single("MaxPool", [x], (), 12, 2, **attributes)
+    proto, feed = single("MaxPool", [x], (), 12, 2, storage_order=order, **attributes)
     assert_close(proto, feed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
@@ -53,6 +54,31 @@ def attend(
     masks: bool, true where a key counts, or floats to add; they broadcast against (B, heads, S, T)
     sink:  a score for each head that takes its share of the softmax and of nothing else, (1, heads, 1, 1)
     """
+    return attend_in_steps(node, query, key, value, scale, masks, softcap, sink).mixed
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The result of `attend`, (B, heads, S, size of a value), and what it is computed from, each (B, heads, S, T)."""
+
+    mixed: relax.Expr
+    products: relax.Expr
+    capped: relax.Expr
+    masked: relax.Expr
+    shares: relax.Expr
+
+
+def attend_in_steps(
+    node: Node,
+    query: relax.Expr,
+    key: relax.Expr,
+    value: relax.Expr,
+    scale: float,
+    masks: list[relax.Expr],
+    softcap: float,
+    sink: relax.Expr | None = None,
+) -> Attended:
+    """`attend` with its intermediate results."""
     batch, heads, length, size = shape_of(query)
     _, groups, total, _ = shape_of(key)
     if groups < 1 or heads % groups or shape_of(value)[:3] != (batch, groups, total) or shape_of(key)[3] != size:
@@ -62,22 +88,25 @@ def attend(
     rows = compound.reshape(query, (batch, groups, heads // groups * length, size), node.emit)
     turned = compound.permute(key, [0, 1, 3, 2], node.emit)
     scores = node.emit(relax.op.matmul(rows, turned))
-    scores = times(node, compound.reshape(scores, (batch, heads, length, total), node.emit), number(scale))
+    products = times(node, compound.reshape(scores, (batch, heads, length, total), node.emit), number(scale))
+    capped = products
     if softcap:
-        capped = node.emit(relax.op.tanh(over(node, scores, number(softcap))))
-        scores = times(node, capped, number(softcap))
+        capped = times(node, node.emit(relax.op.tanh(over(node, products, number(softcap)))), number(softcap))
+    scores = masked = capped
     for mask in masks:
         if str(mask.ty.dtype) == "bool":
             scores = node.emit(relax.op.where(mask, scores, number(LOWEST)))
         else:
             scores = plus(node, scores, cast(node, mask, "float32"))
+        masked = scores
     if sink is not None:
         column = node.emit(relax.op.broadcast_to(sink, (batch, heads, length, 1)))
         scores = node.emit(relax.op.concat([scores, column], axis=3))
     shares = part(node, node.emit(relax.op.nn.softmax(scores, axis=-1)), 3, 0, total)
     rows = compound.reshape(shares, (batch, groups, heads // groups * length, total), node.emit)
     mixed = node.emit(relax.op.matmul(rows, value))
-    return compound.reshape(mixed, (batch, heads, length, shape_of(value)[3]), node.emit)
+    mixed = compound.reshape(mixed, (batch, heads, length, shape_of(value)[3]), node.emit)
+    return Attended(mixed, products, capped, masked, shares)
 
 
 def near(

@@ -19,7 +19,7 @@ from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, minus, number, plus
 from .attention import padding_mask
-from .attention_core import attend, join_heads, near, part, split_heads
+from .attention_core import Attended, attend, attend_in_steps, join_heads, near, part, split_heads
 from .rotary import looked_up, rotated
 
 _GROUPED = {"num_heads", "kv_num_heads", "scale", "softcap", "do_rotary", "rotary_interleaved", "local_window_size"}
@@ -186,8 +186,6 @@ def _separate(node: Node, heads: int) -> list[relax.Expr]:
 def standard_attention(node: Node) -> list[relax.Expr]:
     """Query, key and value (B, S, heads · size) or (B, heads, S, size); a mask of bools or floats; a window of keys.
     nonpad_kv_seqlen (B): how many keys of a cache count."""
-    if node.has_output(3):
-        raise node.unsupported("the output qk_matmul_output")
     flat = len(node.shape(0)) == 3
     heads, groups = node.attribute("q_num_heads", 0), node.attribute("kv_num_heads", 0)
     query, key, value = (
@@ -217,9 +215,19 @@ def standard_attention(node: Node) -> list[relax.Expr]:
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(shape_of(query)[3]))
     dtype = node.dtype(0)
     query, key32, value32 = (cast(node, operand, "float32") for operand in (query, key, value))
-    mixed = attend(node, query, key32, value32, scale, masks, node.attribute("softcap", 0.0))
-    result = cast(node, _without_empty(node, mixed, masks), dtype)
-    return [join_heads(node, result) if flat else result, key, value]
+    steps = attend_in_steps(node, query, key32, value32, scale, masks, node.attribute("softcap", 0.0))
+    result = cast(node, _without_empty(node, steps.mixed, masks), dtype)
+    results = [join_heads(node, result) if flat else result, key, value]
+    return [*results, cast(node, _scores(node, steps, masks), dtype)] if node.has_output(3) else results
+
+
+def _scores(node: Node, steps: Attended, masks: list[relax.Expr]) -> relax.Expr:
+    """The result between query and value that the mode names, in ONNX Runtime's order."""
+    modes = steps.products, steps.capped, steps.masked, _without_empty(node, steps.shares, masks)
+    mode = node.attribute("qk_matmul_output_mode", 0)
+    if not 0 <= mode < len(modes):
+        raise node.malformed(f"qk_matmul_output_mode must be from 0 to {len(modes) - 1}, found {mode}")
+    return modes[mode]
 
 
 def _whole(node: Node, mask: relax.Expr, total: int) -> relax.Expr:

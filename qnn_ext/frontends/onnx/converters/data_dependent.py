@@ -15,7 +15,7 @@ from ...bounded_values import bounds_of
 from ...distinct import distinct, ranks
 from ...sizes import Sizes
 from ..node import Node
-from ..registry import converter
+from ..registry import MICROSOFT, converter
 
 
 def _sizes(node: Node) -> Sizes:
@@ -67,6 +67,27 @@ def unique(node: Node) -> list[relax.Expr]:
         raise node.unsupported(f"slices without elements, of shape {node.shape(0)}")
     found = distinct(sizes, ranks(sizes, data, axis, node.label), in_order, node.label)
     return [build.rows(sizes, data, found.first, axis), found.first, found.inverse, found.counts]
+
+
+@converter("Unique", domain=MICROSOFT)
+def unique_of_vector(node: Node) -> list[relax.Expr]:
+    """(values in the order in which they are first, which value each element is, how often each is) of a vector."""
+    if len(node.shape(0)) != 1:
+        raise node.malformed(f"the data must be a vector, found shape {node.shape(0)}")
+    found = distinct(_sizes(node), node.input(0), False, node.label)
+    return [found.values, found.inverse, found.counts]
+
+
+@converter("Range", domain=MICROSOFT)
+def known_range(node: Node) -> relax.Expr:
+    """start, start + step, … below a limit, all known, each sum rounded; the step is 1 if it is absent."""
+    start, limit = (node.constant(index).reshape(()) for index in range(2))
+    step = node.constant(2).reshape(()) if node.has_input(2) else np.ones((), start.dtype)
+    if not step or not np.isfinite([start, limit, step]).all():
+        raise node.malformed(f"a range from {start} to {limit} in steps of {step}")
+    count = max(math.ceil((limit.astype(np.float64) - start) / step), 0)
+    check_elements((count,), node.label)
+    return constant(np.add.accumulate(np.append(start, np.full(max(count - 1, 0), step)))[:count])
 
 
 @converter("Range", since=11)

@@ -1,4 +1,4 @@
-"""Matrix products of com.microsoft: QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul, FusedMatMul."""
+"""Matrix products of com.microsoft: QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul, FusedMatMul, CDist."""
 
 from __future__ import annotations
 
@@ -78,3 +78,23 @@ def fused_matmul(node: Node) -> relax.Expr:
     product = node.emit(relax.op.matmul(*operands))
     alpha = node.attribute("alpha", 1.0)
     return product if alpha == 1 else relax.op.multiply(product, number(alpha, str(product.ty.dtype)))
+
+
+@converter("CDist", domain=MICROSOFT)
+def distances(node: Node) -> relax.Expr:
+    """Euclidean distances of the rows of A and B, or their squares, as ONNX Runtime computes them:
+    max(Σ a² − 2·A·Bᵀ + Σ b², 0)."""
+    metric = node.attribute("metric", "sqeuclidean")
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise node.malformed(f"metric must be euclidean or sqeuclidean, found {metric!r}")
+    if any(len(node.shape(index)) != 2 for index in range(2)) or node.shape(0)[1] != node.shape(1)[1]:
+        raise node.malformed(f"rows of shapes {node.shape(0)} and {node.shape(1)} have no distances")
+    squares = [
+        node.emit(relax.op.sum(times(node, node.input(index), node.input(index)), axis=1, keepdims=index == 0))
+        for index in range(2)
+    ]
+    turned = compound.permute(node.input(1), [1, 0], node.emit)
+    products = times(node, node.emit(relax.op.matmul(node.input(0), turned)), number(-2, node.dtype(0)))
+    squared = plus(node, plus(node, products, squares[0]), squares[1])
+    squared = node.emit(relax.op.maximum(squared, number(0, node.dtype(0))))
+    return relax.op.sqrt(squared) if metric == "euclidean" else squared

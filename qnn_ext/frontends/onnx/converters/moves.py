@@ -1,18 +1,22 @@
-"""Operators that only move values: Gather, Pad, Concat, Slice, Tile, CumSum's flips, DepthToSpace and its inverse."""
+"""Operators that only move values, or read their bits: Gather, Pad, Concat, Slice, Tile, CumSum's flips, DepthToSpace and
+its inverse, ExpandDims, BitCast."""
 
 from __future__ import annotations
 
 import numpy as np
 from tvm import relax
 
+from .... import op as qnn
 from ....limits import check_elements
+from ....op import compound
 from ....op.base import constant, normalize_axis
+from ....op.bitcast import DTYPES
 from ...building import padded
 from ...reversal import reversed_sequences
 from ...run_time import checked_indices
 from ..indices import index_input
 from ..node import Node
-from ..registry import converter
+from ..registry import MICROSOFT, converter
 from ..run_time_sizes import sliced
 
 
@@ -33,6 +37,7 @@ def pad(node: Node) -> relax.Expr:
 
 
 @converter("Pad", since=11)
+@converter("Pad", domain=MICROSOFT)
 def pad_by_inputs(node: Node) -> relax.Expr:
     """Padding with widths, value and (since version 18) axes as inputs."""
     ndim = len(node.shape(0))
@@ -161,6 +166,26 @@ def cumsum(node: Node) -> relax.Expr:
         data = node.emit(relax.op.flip(data, axis))
     total = node.emit(relax.op.cumsum(data, axis, exclusive=bool(node.attribute("exclusive", 0))))
     return relax.op.flip(total, axis) if node.attribute("reverse", 0) else total
+
+
+@converter("ExpandDims", domain=MICROSOFT)
+def expand_dims(node: Node) -> relax.Expr:
+    """The data with an axis of one element more, before the axis that is given; −1: behind the last one."""
+    (axis,) = node.integers(1)
+    shape = node.shape(0)
+    axis = normalize_axis(axis, len(shape) + 1)
+    return compound.reshape(node.input(0), (*shape[:axis], 1, *shape[axis:]), node.emit)
+
+
+@converter("BitCast", since=26)
+def bitcast(node: Node) -> relax.Expr:
+    """The bits of each element as a number of another dtype of the same size."""
+    dtype = node.target_dtype("to")
+    if node.dtype(0) not in DTYPES or dtype not in DTYPES:
+        raise node.unsupported(f"the bits of {node.dtype(0)} as {dtype}; supported: {', '.join(DTYPES)}")
+    if np.dtype(dtype).itemsize != np.dtype(node.dtype(0)).itemsize:
+        raise node.malformed(f"{node.dtype(0)} and {dtype} differ in size")
+    return qnn.bitcast(node.input(0), dtype)
 
 
 @converter("ReverseSequence", since=10)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 from tvm import relax
 
+from ....limits import check_elements
 from ....op.base import constant, shape_of
 from ...maxima import first_maxima
 from ..node import Node
@@ -45,13 +46,17 @@ def pool(node: Node) -> relax.Expr | list[relax.Expr]:
 
 
 def _places(node: Node, geometry: Window, result: tuple[int, ...]) -> relax.Expr:
-    """The position of each maximum in the flattened data, the first of equal ones."""
+    """The position of each maximum in the flattened data, the first of equal ones; in column-major order of each image
+    if that is the `storage_order`."""
     shape, rank = node.shape(0), len(node.shape(0)) - 2
-    if node.attribute("storage_order", 0):
-        raise node.unsupported("positions in column-major order")
     low = geometry.padding[:rank]
     place = first_maxima(
         node.emit, node.input(0), geometry.kernel, geometry.strides, low, geometry.dilation, result, node.label
     )
+    if node.attribute("storage_order", 0):
+        pixels = math.prod(shape[2:])
+        check_elements((pixels,), "the positions", "folded")
+        turned = np.arange(pixels, dtype=np.int64).reshape(shape[2:], order="F").reshape(-1)
+        place = node.emit(relax.op.take(constant(turned), node.emit(place), mode="clip"))
     images = np.arange(math.prod(shape[:2]), dtype=np.int64) * math.prod(shape[2:])
     return relax.op.add(place, constant(images.reshape(*shape[:2], *[1] * rank)))
