@@ -1,4 +1,4 @@
-"""Operators that only move values, or read their bits: Gather, Pad, Concat, Slice, Tile, CumSum's flips, DepthToSpace and
+"""Operators that only move values, or read their bits: Gather, Pad, Concat, Slice, Tile, CumSum's flips, DepthToSpace,
 its inverse, ExpandDims, BitCast."""
 
 from __future__ import annotations
