@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from ...errors import UnsupportedOperatorError
 from ...limits import check_rank
 from ...op.base import constant, normalize_axis, shape_of
+from ...op.folding import known_value
 from ..run_time import check_count
 from .indices import checked_inputs
 from .node import Node
@@ -80,6 +81,7 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
             f"operator {node.op_type} of domain {node.domain or 'ai.onnx'} version {node.opset} is not supported: "
             f"{_REMEDIES.get(node.domain, _REMEDY)}"
         )
+    _use_known_integers(node)
     if node.op_type in _UNSOUND:
         raise UnsupportedOperatorError(_UNSOUND[node.op_type])
     if node.op_type == "Expand" and len(node.inputs) > 1 and node.is_constant(1):
@@ -149,6 +151,15 @@ def _items(result: Any, builder: relax.BlockBuilder) -> list[Any]:
         bound = builder.emit(result)
         return [builder.emit(relax.TupleGetItem(bound, index)) for index in range(len(result.ty.fields))]
     return [result]
+
+
+def _use_known_integers(node: Node) -> None:
+    """Make constants of inputs that depend on constants alone, as shapes whose arithmetic a quantizer has quantized."""
+    for index, value in enumerate(node.inputs):
+        if value is not None and node.dtype(index) in ("int32", "int64"):
+            known = known_value(node.assembly.builder, value)
+            if known is not None:
+                node.inputs[index] = constant(known)
 
 
 def _checked(item: Any) -> relax.Expr:

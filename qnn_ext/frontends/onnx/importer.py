@@ -15,6 +15,7 @@ from ...errors import LimitError, ModelFormatError, ShapeError, UnsupportedOpera
 from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, limited
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value, shape_of
+from ...op.folding import known_value
 from ...passes.blockwise import keep_packed
 from ...passes.float_weights import round_float_weights
 from ...passes.qdq_to_integer import qdq_to_integer
@@ -52,6 +53,7 @@ from .shapes import InputShapes, fixing_hint
 from .tensors import FLOAT8, HELD_AS, KEEP_TYPES
 
 _MOST_NESTED = 32  # graphs within graphs
+_COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 
 def from_onnx(
@@ -287,8 +289,10 @@ class Importer:
         return bound
 
     def _fold_node(self, operator: Operator) -> bool:
-        """Compute a node whose inputs are all constant; False when it is to be converted."""
-        inputs = [constant_value(self.assembly.value(name)) if name else None for name in operator.inputs]
+        """Compute a node whose inputs are all constant, quantized ones for a comparison; False when it is to be converted."""
+        builder, looks_through = self.assembly.builder, operator.op_type in _COMPARISONS and not operator.domain
+        values = [self.assembly.value(name) if name else None for name in operator.inputs]
+        inputs = [known_value(builder, value) if looks_through else constant_value(value) for value in values]
         if any(value is None for name, value in zip(operator.inputs, inputs, strict=True) if name):
             return False
         results = evaluate(operator, inputs, self._narrow(operator.inputs), self.model.opset(operator.domain))

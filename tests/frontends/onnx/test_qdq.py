@@ -464,6 +464,33 @@ def test_shape_arithmetic_that_is_quantized(rng):
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("operator", ["ConstantOfShape", "Expand", "NonZero"])
+def test_what_depends_on_quantized_constants(operator, rng):
+    """A shape, and a comparison that decides how many elements there are, as the mask of Longformer."""
+    last = {
+        "ConstantOfShape": [node("ConstantOfShape", ["size"], ["new"])],
+        "Expand": [node("Expand", ["s", "size"], ["new"])],
+        "NonZero": [
+            node("Greater", ["real", "one"], ["mask"]),
+            node("NonZero", ["mask"], ["places"]),
+            node("Cast", ["places"], ["new"], to=1),
+        ],
+    }
+    nodes = [
+        node("QuantizeLinear", ["given", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["real"]),
+        node("Cast", ["real"], ["size"], to=7),
+        *last[operator],
+        node("Add", ["new", "x"], ["y"]),
+    ]
+    constants = {"s": np.float32(0.5), "z": np.uint8(0), "given": np.float32([1, 4]), "one": np.float32(2)}
+    x = rng.standard_normal((3, 4)).astype(np.float32)
+    proto = model(nodes, [value("x", x.shape)], [value("y", None)], constants, opset=18)
+    (found,), (wanted,) = both(proto, {"x": x}), run_ort(proto, {"x": x})
+    assert "nonzero" not in from_onnx(proto).script()
+    np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("constant", [True, False])
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16"])
 def test_what_is_no_number_becomes_the_lowest_integer(dtype, constant):
