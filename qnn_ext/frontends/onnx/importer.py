@@ -289,7 +289,8 @@ class Importer:
         return bound
 
     def _fold_node(self, operator: Operator) -> bool:
-        """Compute a node whose inputs are all constant, quantized ones for a comparison; False when it is to be converted."""
+        """Compute a node whose inputs are all constant, for a comparison quantized or not; False when it is to be
+        converted."""
         builder, looks_through = self.assembly.builder, operator.op_type in _COMPARISONS and not operator.domain
         values = [self.assembly.value(name) if name else None for name in operator.inputs]
         inputs = [known_value(builder, value) if looks_through else constant_value(value) for value in values]
