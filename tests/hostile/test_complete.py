@@ -92,7 +92,7 @@ WITHOUT = {
     "places outside are moved inside, or dropped, as StableHLO defines: tests/frontends/tflite/test_windows.py": {
         *("STABLEHLO_GATHER", "STABLEHLO_SCATTER"),
     },
-    "reads bits as they are": {"BITCAST"},
+    "reads bits as they are": {"BITCAST", "BitCast"},
     "counts positions within a window": {"MaxPoolingWithArgmax2D"},
     "compares positions with those of a window, and drops others": {"MaxUnpooling2D"},
     "no positions: `indexing` is the order of axes": {"aten.meshgrid.indexing"},
