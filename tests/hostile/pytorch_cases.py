@@ -74,6 +74,8 @@ def cases() -> Iterator[Case]:
     for reduce in ("mean", "amax"):
         put = lambda x, i, u, reduce=reduce: x.scatter_reduce(0, i, u, reduce)  # noqa: E731
         yield case("scatter_reduce", put, scattered)
+    counted = lambda i: torch.bincount(i, minlength=len(DATA))  # noqa: E731
+    yield case("bincount", counted, [[ROWS], *([hostile] for hostile in with_each(ROWS))], ask=False)
     for name, write in (
         ("index_copy", lambda x, i, u: x.index_copy(0, i, u)),
         ("index_put", lambda x, i, u: x.index_put((i,), u)),

@@ -48,7 +48,11 @@ def index_put(
         for axis, one in given.items()
     ]
     stacked = emit(relax.op.stack(places, -1))
-    result = relax.op.scatter_nd(data, stacked, rows, "add" if accumulate else "update")
+    if accumulate and str(data.ty.dtype) == "bool":  # true where any of them is
+        data, rows = (emit(relax.op.astype(value, "uint8")) for value in (data, rows))
+        result = relax.op.astype(emit(relax.op.scatter_nd(data, stacked, rows, "max")), "bool")
+    else:
+        result = relax.op.scatter_nd(data, stacked, rows, "add" if accumulate else "update")
     back = [int(axis) for axis in np.argsort(order)]
     return result if back == sorted(back) else relax.op.permute_dims(emit(result), back)
 

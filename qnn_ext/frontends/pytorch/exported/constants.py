@@ -76,7 +76,10 @@ def as_value(tensor: Any) -> Any:
     if not isinstance(tensor, torch.Tensor):
         return tensor
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-        raise UnsupportedOperatorError(f"a weight of type {type(tensor).__name__} is used as a plain tensor")
+        raise UnsupportedOperatorError(
+            f"a weight of type {type(tensor).__name__} whose arithmetic PyTorch does not export; put the weight's "
+            "dequantize() in its place before the export, or quantize to int8, int4 or float8"
+        )
     if tensor.layout != torch.strided:
         raise UnsupportedOperatorError(f"a constant of layout {tensor.layout} is not supported")
     return complex_constant(tensor) if tensor.dtype.is_complex else constant(array_of(tensor))

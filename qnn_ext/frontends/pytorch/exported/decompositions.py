@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ....errors import UnsupportedOperatorError
+
 _aten = torch.ops.aten
 
 
@@ -45,15 +47,19 @@ def _cdist(x: Any, y: Any, p: float, _mode: Any) -> Any:
 
 
 def _scatter_add(x: Any, axis: int, index: Any, source: Any) -> Any:
-    """x, and at index[i, …] along the axis source[i, …] added for each."""
-    axis %= max(x.dim(), 1)
-    places = [
-        torch.arange(size).reshape([-1 if one == other else 1 for other in range(index.dim())])
-        for one, size in enumerate(index.shape)
-    ]
-    places[axis : axis + 1] = [index]
-    used = source[tuple(slice(0, size) for size in index.shape)]
-    return _aten.index_put.default(x, places, used, True)
+    return _aten.scatter_reduce.two(x, axis, index, source, "sum")
+
+
+def _bincount(x: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """How often each of 0 … minlength − 1 occurs, or the sum of the weights there. Larger numbers in x, for which the
+    result would have to be longer, are refused when the model runs."""
+    if not minlength:
+        raise UnsupportedOperatorError(
+            "bincount without minlength: nothing bounds the size of its result; give minlength=, and no larger numbers"
+        )
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    source = torch.ones(x.shape, dtype=dtype) if weights is None else weights.to(dtype)
+    return _scatter_add(torch.zeros(minlength, dtype=dtype), 0, x.long(), source)
 
 
 def _rrelu(x: Any, noise: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, *_: Any) -> Any:
@@ -241,6 +247,7 @@ def _dist(x: Any, y: Any, p: float = 2) -> Any:
 OWN: dict[Any, Callable[..., Any]] = {
     _aten._cdist_forward.default: _cdist,
     _aten._trilinear.default: _trilinear,
+    _aten.bincount.default: _bincount,
     _aten.copysign.Scalar: _copysign,
     _aten.copysign.Tensor: _copysign,
     _aten.cummax.default: _cumulative_extreme(torch.gt),

@@ -39,9 +39,13 @@ def prepared(
 
 def _refusal(source: str, table: Mapping[Any, Any], error: Exception) -> QnnError:
     """PyTorch runs the whole program to decompose a part of it, and so also finds damaged operands of other nodes."""
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    text = Exception.__str__(error)  # QnnError has no lines
+    reason = (text.strip().splitlines() or [type(error).__name__])[0]
     what = ", ".join(map(str, table)) or "operators that write to memory read through a view"
-    failed = _FAILED.search(str(error))
+    failed = _FAILED.search(text)
+    if isinstance(error, UnsupportedOperatorError):
+        node = f"node '{failed['name']}' ({failed['target']}): " if failed is not None else ""
+        return UnsupportedOperatorError(f"{source}: {node}{reason}")
     if failed is not None and failed["target"] not in what:
         return ModelFormatError(
             f"{source}: node '{failed['name']}' ({failed['target']}): PyTorch cannot run it: {reason}; its operands "

@@ -38,7 +38,10 @@ def dtype_name(dtype: torch.dtype) -> str:
     """A dtype of PyTorch as TVM writes it. bfloat16 is held as float32: a program in bfloat16 is computed in float32,
     from the same weights. Raises UnsupportedOperatorError."""
     if dtype not in _VALUE_DTYPES:
-        raise UnsupportedOperatorError(f"dtype {dtype} is not supported; export the model in float32")
+        remedy = "export the model in float32"
+        if "float8" in str(dtype):
+            remedy = "weights of float8 alone are (Float8WeightOnlyConfig); quantize what is computed to int8"
+        raise UnsupportedOperatorError(f"dtype {dtype} is not supported; {remedy}")
     return "float32" if dtype == torch.bfloat16 else str(dtype).removeprefix("torch.")
 
 

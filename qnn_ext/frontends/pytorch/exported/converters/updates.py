@@ -63,6 +63,8 @@ def _is_vector(index: relax.Expr) -> bool:
 
 
 _REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+_OF_BOOL = {"sum": "max", "prod": "min", "amax": "max", "amin": "min"}
+_SUMMED_AS = {"float16": "float32", "bool": "uint8"}
 
 
 @converter("aten.scatter_reduce.two")
@@ -72,14 +74,18 @@ def _scatter_reduce(
     """source[i, …] at x[index[i, …], …], added, multiplied, averaged or the extreme of all that has one place, together
     with what x has there if `include_self`. Means of integers are rounded down."""
     shape, ends, dtype = shape_of(x), shape_of(index), dtype_of(x)
-    if not shape:
-        raise UnsupportedOperatorError("scatter_reduce of a scalar")
+    if not shape:  # as of vectors of one element
+        x, index, source = (reshape(importer, value, (1,)) for value in (x, index, source))
+        vector = importer.emit(_scatter_reduce(importer, x, 0, index, source, reduce, include_self))
+        return reshape(importer, vector, ())
     axis %= len(shape)
     places = cast(importer, checked_indices(importer.emit, index, shape[axis], importer.label), "int64")
     part = importer.emit(relax.op.strided_slice(source, list(range(len(ends))), [0] * len(ends), list(ends)))
 
     def scattered(target: relax.Expr, values: relax.Expr, how: str) -> relax.Expr:
-        return importer.emit(relax.op.scatter_elements(target, places, values, axis, how))
+        dtype = dtype_of(target)
+        target, values = (cast(importer, value, _SUMMED_AS.get(dtype, dtype)) for value in (target, values))
+        return cast(importer, importer.emit(relax.op.scatter_elements(target, places, values, axis, how)), dtype)
 
     def filled(dims: Sequence[int], value: Any) -> relax.Expr:
         return importer.emit(relax.op.broadcast_to(constant(np.asarray(value, dtype)), list(dims)))
@@ -88,7 +94,7 @@ def _scatter_reduce(
     if not include_self:
         is_written = importer.emit(relax.op.not_equal(scattered(zero, one, "update"), zero))
         x = importer.emit(relax.op.where(is_written, filled(shape, _neutral(reduce, dtype)), x))
-    result = scattered(x, part, _REDUCTIONS[reduce])
+    result = scattered(x, part, (_OF_BOOL if dtype == "bool" else _REDUCTIONS)[reduce])
     if reduce != "mean":
         return result
     count = scattered(filled(shape, 1 if include_self else 0), one, "add")
@@ -98,6 +104,8 @@ def _scatter_reduce(
 
 def _neutral(reduce: str, dtype: str) -> Any:
     """The number that changes no result of this reduction."""
+    if dtype == "bool":
+        return reduce in ("prod", "amin")
     if reduce not in ("amax", "amin"):
         return 1 if reduce == "prod" else 0
     low, high = (-np.inf, np.inf) if dtype.startswith("float") else (np.iinfo(dtype).min, np.iinfo(dtype).max)
