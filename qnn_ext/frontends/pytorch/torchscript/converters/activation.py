@@ -16,7 +16,7 @@ from .....numerics.reference import domain
 from .....op.base import constant
 from .....qparams import QParams
 from ...common import import_torch
-from ..formulas import scalar
+from ..formulas import VECTOR_LENGTH, scalar
 from ..node import Node
 from ..registry import converter
 from ..values import array_of, plain
@@ -49,12 +49,34 @@ def _unary(node: Node) -> relax.Expr:
 
 
 def function_table(node: Node, name: str, source: QParams) -> np.ndarray:
-    """The results of PyTorch's kernel for every integer value of the argument."""
+    """The results of PyTorch's kernel for every integer value of the argument, all at once or, where it computes its
+    elements one by one, a few at a time: it rounds midpoints differently then."""
     torch = import_torch()
-    values = torch.from_numpy(domain(source.dtype).copy())
-    tensor = torch._make_per_tensor_quantized_tensor(values, float(source.scale), int(source.zero_point))
-    arguments = [tensor if key == name else plain(value) for key, value in node.arguments.items()]
-    return array_of(node.run(arguments))
+    values = domain(source.dtype)
+    pieces = np.split(values, 2 * len(values) // VECTOR_LENGTH) if _is_one_by_one(node, name) else [values]
+
+    def results(piece: np.ndarray) -> np.ndarray:
+        integers = torch.from_numpy(piece.copy())
+        tensor = torch._make_per_tensor_quantized_tensor(integers, float(source.scale), int(source.zero_point))
+        return array_of(node.run([tensor if key == name else plain(value) for key, value in node.arguments.items()]))
+
+    return np.concatenate([results(piece) for piece in pieces])
+
+
+def _is_one_by_one(node: Node, name: str) -> bool:
+    """Whether PyTorch's loop takes no vectors: where fewer elements than one has follow each other in memory, of the
+    argument and of the result. Leaky ReLU copies its argument. (The last elements of longer runs, which are taken one
+    by one as well, are not told apart.)"""
+    data, result = node[name], node.examples[0]
+    if "leaky_relu" in node.kind:
+        data = result
+    run = 1
+    for axis in sorted(range(data.dim()), key=result.stride):
+        if data.shape[axis] > 1:
+            if (data.stride(axis), result.stride(axis)) != (run, run):
+                break
+            run *= data.shape[axis]
+    return run < VECTOR_LENGTH
 
 
 def table_or_clip(node: Node, value: relax.Expr, table: np.ndarray, dtype: str) -> relax.Expr:
