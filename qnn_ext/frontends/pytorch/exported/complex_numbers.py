@@ -179,7 +179,7 @@ def _same(_target: Any, x: Any, *_options: Any, **_more: Any) -> Any:
     return x
 
 
-def _absolute(x: Parts) -> Any:
+def _absolute(_target: Any, x: Parts) -> Any:
     return torch.sqrt(x.real * x.real + x.imaginary * x.imaginary)
 
 
@@ -189,7 +189,7 @@ def _angle(_target: Any, x: Parts) -> Any:
 
 def _sign(_target: Any, x: Parts) -> Parts:
     """x / |x|, 0 of 0."""
-    length = _absolute(x)
+    length = _absolute(None, x)
     length = torch.where(length == 0, 1, length)
     return Parts(x.real / length, x.imaginary / length)
 
@@ -227,6 +227,7 @@ RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("mul", "matmul", "mm", "bmm", "mv", "dot"), _product),
     **dict.fromkeys(("_conj", "conj", "conj_physical", "_conj_physical"), _conjugate),
     **dict.fromkeys(("resolve_conj", "resolve_neg"), _same),
+    "abs": _absolute,
     "angle": _angle,
     "complex": _pair,
     "div": _quotient,

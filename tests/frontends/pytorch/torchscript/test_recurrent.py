@@ -141,3 +141,15 @@ def test_dropout_while_training_is_refused():
     module, inputs = network("lstm with dropout in eval mode", False)
     with pytest.raises(UnsupportedOperatorError, match="eval"):
         from_pytorch(torch.jit.trace(module.train(), inputs, check_trace=False), inputs)
+
+
+def test_quantized_projection_is_refused():
+    """QNNPACK reads weights that are not there; the other engines refuse themselves."""
+    if "qnnpack" not in torch.backends.quantized.supported_engines:
+        pytest.skip("PyTorch has no QNNPACK here")
+    torch.backends.quantized.engine = "qnnpack"
+    layer = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.LSTM(8, 8, proj_size=4)), {nn.LSTM}, torch.qint8)
+    x = torch.randn(5, 2, 8)
+    traced = torch.jit.trace(layer, x, check_trace=False)
+    with pytest.raises(UnsupportedOperatorError, match="proj_size"):
+        from_pytorch(traced, (x,), engine="qnnpack")

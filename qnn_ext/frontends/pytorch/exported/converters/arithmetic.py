@@ -87,6 +87,11 @@ def _minimum(importer: Any, a: Any, b: Any) -> relax.Expr:
     return importer.emit(relax.op.minimum(*_operands(importer, a, b)))
 
 
+@converter("aten.abs.default")
+def _absolute(importer: Any, x: Any) -> relax.Expr:
+    return relax.op.abs(cast(importer, x, importer.dtype))
+
+
 @converter("aten.pow.Tensor_Scalar")
 def _pow(importer: Any, x: relax.Expr, exponent: Any) -> relax.Expr:
     x = cast(importer, x, importer.dtype)

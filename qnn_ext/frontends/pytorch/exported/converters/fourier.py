@@ -18,7 +18,7 @@ from .....errors import UnsupportedOperatorError
 from .....op.base import constant, shape_of
 from ....exponentials import exponentials
 from ..registry import converter
-from ..values import ComplexValue, cast, dtype_of, scalar
+from ..values import ComplexValue, dtype_of, scalar
 
 
 def _complex(x: Any) -> ComplexValue:
@@ -136,7 +136,8 @@ def _imaginary(importer: Any, x: Any) -> relax.Expr:
 @converter("aten.view_as_real.default", complex_numbers=True)
 def _view_as_real(importer: Any, x: Any) -> relax.Expr:
     """Real and imaginary part along a last axis."""
-    return relax.op.stack(_parts(_complex(x)), axis=-1)
+    pair = _complex(x)
+    return relax.op.stack([pair.real, pair.imaginary_part()], axis=-1)
 
 
 @converter("aten.view_as_complex.default", complex_numbers=True)
@@ -144,16 +145,3 @@ def _view_as_complex(importer: Any, x: relax.Expr) -> ComplexValue:
     axis = len(shape_of(x)) - 1
     parts = (importer.emit(relax.op.strided_slice(x, [axis], [part], [part + 1])) for part in range(2))
     return ComplexValue(*(importer.emit(relax.op.squeeze(part, [axis])) for part in parts))
-
-
-def _parts(x: ComplexValue) -> list[relax.Expr]:
-    return [x.real, x.imaginary_part()]
-
-
-@converter("aten.abs.default", complex_numbers=True)
-def _absolute(importer: Any, x: Any) -> relax.Expr:
-    """|x|, which is √(Re² + Im²) of complex numbers."""
-    if not isinstance(x, ComplexValue):
-        return relax.op.abs(cast(importer, x, importer.dtype))
-    squares = [importer.emit(relax.op.multiply(part, part)) for part in _parts(x)]
-    return importer.emit(relax.op.sqrt(importer.emit(relax.op.add(*squares))))

@@ -82,6 +82,12 @@ def _products(node: Node, parameters: Any) -> Products:
         raise UnsupportedOperatorError(
             f"recurrent cells of kind {kind} are not supported; supported: dynamic int8 and float16"
         )
+    rows, columns = unpack(packed[1])[0].shape
+    if rows != columns * (4 if node.kind == "aten::quantized_lstm" else 3):
+        raise node.unsupported(
+            "a layer with a projection (proj_size), which PyTorch's quantized one leaves out, so that it reads beyond "
+            "its weights; quantize a layer without one"
+        )
     reduce_range = bool(numbers[0]) if numbers else False
     return Products(*(_product(node, item, reduce_range) for item in packed))
 
