@@ -167,8 +167,8 @@ _relax("image.grid_sample", Traits(Kind.OTHER, others=("grid",)), "data grid")
 
 
 def _resize(call: relax.Call) -> Traits:
-    """Copying the nearest pixels is a move; interpolation computes new values."""
-    traits = RELAX["image.resize2d"]
+    """Copying the nearest pixels is a move; interpolation computes new values, which are sums of others."""
+    traits = replace(RELAX["image.resize2d"], homogeneous=float(call.attrs.extrapolation_value) == 0)
     return replace(traits, kind=Kind.MOVE) if str(call.attrs.method) == "nearest_neighbor" else traits
 
 

@@ -39,8 +39,9 @@ from ..op.observe import observed_sites
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from ..passes.layout.forms import channels_last_order
-from ..passes.rewrite import Rebuild, bindings_of, variables_of
+from ..passes.rewrite import Rebuild, bindings_of, op_name, variables_of
 from .annotate import annotate, sites
+from .annotate.families import Family, family_of
 from .calibrators.extremes import gumbel_scale
 from .channels import Weight, channel_axis_behind, weight_of
 from .choose import comparable
@@ -83,6 +84,12 @@ class ChannelValues:
             found.append(seen + np.minimum(growth * scale, seen))
         return found[0], found[1]
 
+    def of(self, places: np.ndarray) -> ChannelValues:
+        """Of some of the channels, in this order."""
+        low, high = (end[places] for end in self.ends)
+        of_low, of_high = (scale[places] for scale in self.scales)
+        return ChannelValues((low, high), (of_low, of_high), self.square[places], self.count)
+
     def clipped(self, scales: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
         """c: the mean square of what x loses where x/S is clipped to −limits[0] … limits[1]."""
         lost = np.zeros(len(scales))
@@ -117,25 +124,51 @@ def balancing_factors(factored: QnnModule, dataset: Any, config: QConfig) -> lis
     factors = []
     for group in groups:
         readers = []
-        for index in group.consumers:
+        for index, channels in group.consumers.items():
             name = str(data_of(bindings[index].value).name)
             while name not in values and name in group.tensors and name in sources:
                 name = next((str(var.name) for var in variables_of(sources[name]) if var.name in group.tensors), "")
-            if name in values:
-                readers.append((values[name], weights[index]))
+            places = _places(group.tensors[name].factors, channels) if name in values else None
+            if places is not None:
+                readers.append(Reader(values[name].of(places), weights[index], channels))
         if readers:
-            factors.append((group, best_scales(readers, bool(config.symmetric or config.power_of_two))))
+            factors.append((group, best_scales(readers, group.fixed, bool(config.symmetric or config.power_of_two))))
     return factors
 
 
-def best_scales(readers: Sequence[tuple[ChannelValues, Weight]], symmetric: bool = False) -> np.ndarray:
-    """The S (channels,) of a tensor with the least noise in the results of the weights that read it.
+def _places(factors: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
+    """Where each wanted factor is among others: at the same place, if it is there, too; None if one is missing."""
+    if np.array_equal(factors, wanted):
+        return np.arange(len(factors))
+    order = np.argsort(factors, kind="stable")
+    places = order[np.minimum(np.searchsorted(factors[order], wanted), len(order) - 1)]
+    return places if np.array_equal(factors[places], wanted) else None
 
-    readers: each weight, with the values that it reads; symmetric: whether the tensor's integers are
+
+@dataclass(frozen=True)
+class Reader:
+    """A weight, what is known of the channels that it reads, and the position of each one's factor in S."""
+
+    values: ChannelValues
+    weight: Weight
+    factors: np.ndarray
+
+
+def best_scales(readers: Sequence[Reader], fixed: np.ndarray, symmetric: bool = False) -> np.ndarray:
+    """The S (factors,) with the least noise in the results of the weights that read these channels.
+
+    fixed: which factors are 1; symmetric: whether the tensors' integers are
     """
-    noises = [_Noise(values, weight, symmetric) for values, weight in readers]
-    below_zero, above_zero = (np.max([values.needed[end] for values, _ in readers], axis=0) for end in range(2))
-    read = np.max([weight.input_ranges() for _, weight in readers], axis=0)
+
+    def largest_of(found: Sequence[np.ndarray]) -> np.ndarray:
+        largest = np.zeros(len(fixed))
+        for reader, array in zip(readers, found, strict=True):
+            np.maximum.at(largest, reader.factors, array)
+        return largest
+
+    noises = [_Noise(reader, symmetric) for reader in readers]
+    below_zero, above_zero = (largest_of([reader.values.needed[end] for reader in readers]) for end in range(2))
+    read = largest_of([reader.weight.input_ranges() for reader in readers])
     read = np.where(read > 0, read, 1.0)
     tried = [np.ones(len(read))]
     for below in (0.5,) if symmetric else _BELOW_ZERO:
@@ -147,22 +180,25 @@ def best_scales(readers: Sequence[tuple[ChannelValues, Weight]], symmetric: bool
         largest = np.maximum(largest, _LEAST * largest.max())
         for of_data, of_weights in itertools.product(_OF_DATA, _OF_WEIGHTS):
             log = of_data * np.log(largest) - of_weights * np.log(read)
-            tried.append(np.exp(log - log.mean()))
+            log -= log[fixed].max() if fixed.any() else log.mean()
+            tried.append(np.where(fixed, 1.0, np.exp(log)))
     return tried[int(np.argmin([sum(noise.of(scales) for noise in noises) for scales in tried]))]
 
 
 class _Noise:
     """What rounding adds to the results of one weight, as a function of S."""
 
-    def __init__(self, values: ChannelValues, weight: Weight, symmetric: bool) -> None:
-        by_group = weight.by_group
+    def __init__(self, reader: Reader, symmetric: bool) -> None:
+        by_group = reader.weight.by_group
         by_group = by_group[:, :: -(-by_group.shape[1] // _MOST_OUTPUTS)]
-        self._values, self._symmetric = values, symmetric
+        self._values, self._factors, self._symmetric = reader.values, reader.factors, symmetric
         self._squares = np.square(by_group).sum(axis=(1, 3)).reshape(-1)
         self._largest = np.abs(by_group).max(axis=3)  # (groups, outputs, inputs)
         self._taps = by_group.shape[3]
 
-    def of(self, scales: np.ndarray) -> float:
+    def of(self, found: np.ndarray) -> float:
+        """found: S"""
+        scales = found[self._factors]
         low, high = (max(0.0, float((end / scales).max())) for end in self._values.ends)
         low, high = (max(low, high),) * 2 if self._symmetric else (low, high)
         lost = self._values.clipped(scales, (low, high))
@@ -177,7 +213,7 @@ def _channel_values(
 ) -> dict[str, ChannelValues]:
     """Of each tensor of these groups that is quantized. Inside `shared_engines` it takes the program that compares
     ranges."""
-    axes = {name: axis for group in groups for name, axis in group.tensors.items()}
+    axes = {name: along.axis for group in groups for name, along in group.tensors.items()}
     annotated = measurable(annotate(factored, config))
     names = [site.name for site in sites(annotated) if site.role != "weight"]
     instrumented = comparable(annotated, {}, names)
@@ -219,10 +255,10 @@ def _channel_values(
 
 def factored_sites(module: QnnModule) -> list[str]:
     """The tensors behind which a multiplication by factors makes a group that can be scaled: those that are quantized,
-    are in none yet, and that only homogeneous operators and products read."""
+    alone or joined with others, are in none yet, and that only homogeneous operators and products read."""
     function = module.ir["main"]
     observed = [call.args[0] for call, _ in observed_sites(annotate(module, QConfig()).ir).values()]
-    marked = {str(value.name) for value in observed if isinstance(value, relax.Var)}
+    marked = _with_sums(function, _before_joins(function, {str(v.name) for v in observed if isinstance(v, relax.Var)}))
     inside, axes = factored_tensors(function), _channel_axes(function)
     chosen = [
         str(var.name)
@@ -236,6 +272,27 @@ def factored_sites(module: QnnModule) -> list[str]:
             break
         chosen = left
     return chosen
+
+
+def _before_joins(function: relax.Function, names: Collection[str]) -> set[str]:
+    """These tensors, and in place of those that are joined or moved from others, the others."""
+    found = set(names)
+    for binding in reversed(bindings_of(function)):
+        value, name = binding.value, str(binding.var.name)
+        if name in found and family_of(value, ()) in (Family.JOIN, Family.MOVE):
+            found.remove(name)
+            found.update(str(var.name) for var in variables_of(value))
+    return found
+
+
+def _with_sums(function: relax.Function, names: Collection[str]) -> set[str]:
+    """These tensors, and others that are added to one of them, which must have the same factors."""
+    found = set(names)
+    sums = [[str(v.name) for v in variables_of(b.value)] for b in bindings_of(function) if op_name(b.value) == "add"]
+    known = -1
+    while known < (known := len(found)):
+        found.update(name for added in sums if found & set(added) for name in added)
+    return found
 
 
 def with_factors(module: QnnModule, names: Collection[str]) -> QnnModule:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..module import QnnModule
 from .channels import Weight
-from .scales import Group, groups_of, scaled, weights_by_position
+from .scales import Group, plain_groups_of, scaled, weights_by_position
 
 _MOST_SWEEPS = 100
 _SETTLED = 1e-4  # of log s
@@ -34,7 +34,7 @@ def equalize(module: QnnModule) -> QnnModule:
 def equalizing_factors(module: QnnModule) -> list[tuple[Group, np.ndarray]]:
     """The groups that `equalize` scales, each with its s."""
     function = module.ir["main"]
-    groups = [group for group in groups_of(function) if is_between_products(group)]
+    groups = [group for group in plain_groups_of(function) if is_between_products(group)]
     return list(zip(groups, _sweep(groups, weights_by_position(function)), strict=True))
 
 

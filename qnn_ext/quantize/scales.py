@@ -1,8 +1,9 @@
 """Groups of tensors whose channels can be scaled without changing the model's function.
 
 With f(s·x) = s·f(x) for s > 0, W₂·f(W₁·x + b) = (W₂·S)·f((S⁻¹·W₁)·x + S⁻¹·b) for any diagonal S > 0. A tensor that
-several layers read, or that is the sum of several layers' results, gives all of them the same S: a group is everything
-that must be scaled together. Equalization and smoothing choose S.
+several layers read, or that is the sum of several layers' results, gives all of them the same factors. Concatenations,
+slices and shuffles of channels take the factors of the channels that they move. A group is everything that reads or
+writes the same tensors. Balancing, equalization and smoothing choose S.
 """
 
 from __future__ import annotations
@@ -16,79 +17,173 @@ from tvm import relax
 
 from ..module import QnnModule
 from ..op.arguments import data_of, factors_of, with_arguments, with_data
-from ..op.base import constant, constant_value, shape_of
+from ..op.base import constant, constant_value, normalize_axis, shape_of
 from ..op.relax_table import traits_of
 from ..passes.rewrite import Rebuild, bindings_of, op_name, operands
 from .channels import Weight, channel_axis_behind, is_positive_homogeneous, weight_of
 
 _NORMALIZATIONS = ("nn.layer_norm",)
+_MOST_ELEMENTS = 1 << 24  # of a tensor whose reshape is looked at element by element
+
+Place = tuple[int, int]  # position of a binding in `main`, and of one of its arguments
+
+
+@dataclass(frozen=True)
+class Along:
+    """The channels of a tensor. axis: theirs, counted from the end; factors: the position in S of each one's factor"""
+
+    axis: int
+    factors: np.ndarray
 
 
 @dataclass
 class Group:
-    """Tensors with common factors for their channels. Numbers are positions of bindings in `main`.
+    """Tensors with common factors for their channels. Numbers are positions of bindings in `main`; arrays of int64 say
+    which factor of S each channel has.
 
-    channels:  how many factors there are
-    producers: products whose results are in the group: their outputs are divided by S
-    scaled:    constants that are divided by S: (binding, argument) → the channels' axis, counted from the end. Biases,
-               and factors of multiplications and layer normalizations
-    consumers: products that read a tensor of the group: their inputs are multiplied by S
-    factors:   (binding, argument) → axis of constants that are multiplied by S: a multiplication reads the group
-    read:      the tensors that the consumers read, each with the axis of its channels counted from the end
-    tensors:   all tensors of the group, in the same way
+    fixed:     (factors,) bool: which are 1, as something that is not homogeneous reads their channels
+    producers: products whose results are in the group: their outputs are divided by their factors
+    scaled:    constants that are divided by theirs. Biases, and factors of multiplications and layer normalizations
+    consumers: products that read a tensor of the group: their inputs are multiplied by their factors
+    factors:   constants that are multiplied by theirs: a multiplication reads the group
+    read:      the tensors that the consumers read
+    tensors:   all tensors of the group with channels along one axis
     from_normalization: whether it begins, or one of several begins, at a normalization or a multiplication by constants
-    is_fixed:  whether something reads it that is not homogeneous
     """
 
-    channels: int
-    producers: list[int] = field(default_factory=list)
-    scaled: dict[tuple[int, int], int] = field(default_factory=dict)
-    consumers: list[int] = field(default_factory=list)
-    factors: dict[tuple[int, int], int] = field(default_factory=dict)
-    read: dict[str, int] = field(default_factory=dict)
-    tensors: dict[str, int] = field(default_factory=dict)
+    fixed: np.ndarray
+    producers: dict[int, np.ndarray] = field(default_factory=dict)
+    scaled: dict[Place, Along] = field(default_factory=dict)
+    consumers: dict[int, np.ndarray] = field(default_factory=dict)
+    factors: dict[Place, Along] = field(default_factory=dict)
+    read: dict[str, Along] = field(default_factory=dict)
+    tensors: dict[str, Along] = field(default_factory=dict)
     from_normalization: bool = False
-    is_fixed: bool = False
 
-    def take(self, other: Group) -> None:
-        """Everything in `other` belongs to this group from now on."""
-        self.producers += other.producers
-        self.consumers += other.consumers
-        self.scaled |= other.scaled
-        self.factors |= other.factors
-        self.read |= other.read
-        self.tensors |= other.tensors
-        self.from_normalization |= other.from_normalization
-        self.is_fixed |= other.is_fixed or other.channels != self.channels
+    @property
+    def channels(self) -> int:
+        """How many factors there are."""
+        return len(self.fixed)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all its tensors have the same channels, in the same order, and no factor is fixed."""
+        own = np.arange(self.channels)
+        along = [*self.scaled.values(), *self.factors.values(), *self.tensors.values()]
+        found = [*self.producers.values(), *self.consumers.values(), *(one.factors for one in along)]
+        return not self.fixed.any() and all(np.array_equal(one, own) for one in found)
 
 
 def groups_of(function: relax.Function) -> list[Group]:
-    """The groups of `main` that can be scaled, in order of computation: each has a producer and a consumer, and nothing
-    reads it that is not homogeneous."""
-    return _Search(function).groups
+    """The groups of `main` that can be scaled, in order of computation: each has a producer and a consumer, and a
+    factor that is not fixed."""
+    return _Search(function).groups()
+
+
+def plain_groups_of(function: relax.Function) -> list[Group]:
+    """Those of them that are plain."""
+    return [group for group in groups_of(function) if group.is_plain]
 
 
 def factored_tensors(function: relax.Function) -> set[str]:
-    """The tensors in these groups."""
-    return {name for group in groups_of(function) for name in group.tensors}
+    """The tensors in these groups with factors that are not fixed."""
+    found = ((name, group.fixed[along.factors]) for group in groups_of(function) for name, along in group.tensors.items())
+    return {name for name, fixed in found if not fixed.all()}
+
+
+class _Numbers:
+    """Numbers of factors: which are equal, which are in one group, and which are fixed. Those that begin together are
+    a block, and in one group."""
+
+    def __init__(self) -> None:
+        self.equal = np.zeros(0, np.int64)  # number → a smaller or the same one that it equals
+        self.block = np.zeros(0, np.int64)
+        self.fixed = np.zeros(0, bool)
+        self._group: list[int] = []  # block → another, or the same, of its group
+
+    def begin(self, count: int, fixed: bool = False) -> np.ndarray:
+        """New numbers."""
+        first = len(self.equal)
+        found = np.arange(first, first + count)
+        self.equal = np.concatenate([self.equal, found])
+        self.block = np.concatenate([self.block, np.full(count, len(self._group))])
+        self.fixed = np.concatenate([self.fixed, np.full(count, fixed)])
+        self._group.append(len(self._group))
+        return found
+
+    def roots(self, numbers: np.ndarray) -> np.ndarray:
+        """The smallest number that each equals."""
+        while True:
+            found = self.equal[numbers]
+            if np.array_equal(found, numbers):
+                return found
+            numbers = found
+
+    def unite(self, one: np.ndarray, two: np.ndarray) -> None:
+        """Make numbers equal, pair by pair."""
+        one, two = (self.roots(np.ravel(numbers)) for numbers in np.broadcast_arrays(one, two))
+        for pair in np.unique(np.stack([one, two])[:, one != two], axis=1).T:
+            low, high = sorted(int(self.roots(pair[i : i + 1])[0]) for i in range(2))
+            self.equal[high] = low
+        self.join(np.concatenate([one, two]))
+
+    def join(self, numbers: np.ndarray) -> None:
+        """Numbers belong to one group."""
+        found = {self._group_of(int(block)) for block in np.unique(self.block[numbers])}
+        for block in found:
+            self._group[block] = min(found)
+
+    def _group_of(self, block: int) -> int:
+        while self._group[block] != block:
+            block = self._group[block]
+        return block
+
+    def groups(self) -> np.ndarray:
+        """The group of each number."""
+        return np.array([self._group_of(block) for block in range(len(self._group))], np.int64)[self.block]
 
 
 class _Search:
-    """One walk over `main`: which group each tensor is in, and the axis of its channels."""
+    """One walk over `main`: which factor each channel of each tensor has.
+
+    For a tensor there is an array of their numbers, of as many dimensions, and of length 1 in those along which its
+    values have the same factor.
+    """
 
     def __init__(self, function: relax.Function) -> None:
         self._bindings = bindings_of(function)
-        self._of: dict[Any, tuple[Group, int]] = {}  # variable → group, axis of its channels
-        self._all: list[Group] = []
+        self._numbers = _Numbers()
+        self._of: dict[Any, np.ndarray] = {}
+        self._parts: dict[Any, list[np.ndarray]] = {}  # of tuples
+        self._found: list[tuple[str, Any, int, np.ndarray]] = []  # field of Group, key, axis, numbers
         self._shared = _shared_constants(self._bindings)
         for index, binding in enumerate(self._bindings):
             self._visit(index, binding.var, binding.value)
         self._fix(list(operands(function.body.body)))
 
-    @property
     def groups(self) -> list[Group]:
-        unique = {id(group): group for group in self._all}.values()
-        return [g for g in unique if not g.is_fixed and (g.producers or g.scaled) and (g.consumers or g.factors)]
+        """All of them."""
+        numbers = self._numbers
+        roots, of = numbers.roots(np.arange(len(numbers.equal))), numbers.groups()
+        fixed = np.zeros(len(roots), bool)
+        fixed[roots[numbers.fixed]] = True
+        places = np.zeros(len(roots), np.int64)
+        made: dict[int, Group] = {}
+        for key in np.unique(of):
+            own = np.unique(roots[of == key])
+            places[own] = np.arange(len(own))
+            made[int(key)] = Group(fixed[own])
+        for name, key, axis, found in self._found:
+            group = made[int(of[found[0]])]
+            factors = places[roots[found]]
+            value = factors if name in ("producers", "consumers") else Along(axis, factors)
+            if name == "from_normalization":
+                group.from_normalization = True
+            else:
+                getattr(group, name)[key] = value
+        return [
+            g for g in made.values() if not g.fixed.all() and (g.producers or g.scaled) and (g.consumers or g.factors)
+        ]
 
     def _visit(self, index: int, var: relax.Var, value: Any) -> None:
         weight = weight_of(value)
@@ -103,37 +198,56 @@ class _Search:
                 self._gate(var, value)
             else:
                 self._multiplication(index, var, value)
+        elif op_name(value) == "concat":
+            self._concatenation(var, value)
+        elif isinstance(value, relax.TupleGetItem) and value.tuple_value in self._parts:
+            self._add(var, self._parts[value.tuple_value][value.index])
         else:
             self._passed(var, value)
 
-    def _begin(self, var: relax.Var, axis: int) -> Group:
-        group = Group(shape_of(var)[axis])
-        self._all.append(group)
-        self._add(var, group, axis)
-        return group
+    def _begin(self, var: relax.Var, axis: int) -> np.ndarray:
+        """New numbers for the channels of a tensor."""
+        numbers = self._numbers.begin(shape_of(var)[axis])
+        self._add(var, _placed(numbers, axis, len(shape_of(var))))
+        return numbers
 
-    def _add(self, var: relax.Var, group: Group, axis: int) -> None:
-        self._of[var] = group, axis
-        group.tensors[str(var.name)] = axis - len(shape_of(var))
+    def _add(self, var: relax.Var, numbers: np.ndarray) -> None:
+        self._of[var] = numbers
+        self._numbers.join(np.ravel(numbers))
+        axis = _axis_of(numbers, shape_of(var))
+        if axis is not None:
+            self._note("tensors", str(var.name), axis, self._along(var, axis), len(shape_of(var)))
+
+    def _note(self, name: str, key: Any, axis: int, numbers: np.ndarray | None, ndim: int = 0) -> None:
+        assert numbers is not None, "the caller has asked"
+        self._found.append((name, key, axis - ndim, numbers))
+
+    def _along(self, var: relax.Var, axis: int) -> np.ndarray | None:
+        """The number of each channel along an axis; None where they differ along another, too."""
+        numbers = self._of[var]
+        if numbers.size != numbers.shape[axis]:
+            return None
+        return np.broadcast_to(np.ravel(numbers), (shape_of(var)[axis],))
 
     def _fix(self, exprs: Sequence[Any]) -> None:
         for expr in exprs:
-            if isinstance(expr, relax.Var) and expr in self._of:
-                self._of[expr][0].is_fixed = True
+            if isinstance(expr, relax.Var):
+                for numbers in [self._of[expr]] if expr in self._of else self._parts.get(expr, []):
+                    self._numbers.fixed[numbers] = True
 
     def _product(self, index: int, var: relax.Var, value: relax.Call, weight: Weight) -> None:
         data, operand = factors_of(value)
-        group = self._begin(var, weight.output_axis)
-        group.producers.append(index)
+        self._note("producers", index, 0, self._begin(var, weight.output_axis))
         if operand in self._shared:
-            group.is_fixed = True
-            self._fix([data])
+            self._fix([var, data])
         elif data in self._of:
-            source, axis = self._of[data]
-            if axis != weight.input_axis(len(shape_of(data))):
-                source.is_fixed = True
-            source.consumers.append(index)
-            source.read[str(data.name)] = axis - len(shape_of(data))
+            axis, ndim = weight.input_axis(len(shape_of(data))), len(shape_of(data))
+            read = self._along(data, axis)
+            if read is None:
+                self._fix([data])
+                return
+            self._note("consumers", index, 0, read)
+            self._note("read", str(data.name), axis, read, ndim)
 
     def _normalization(self, index: int, var: relax.Var, value: relax.Call) -> None:
         traits, ndim = traits_of(value), len(shape_of(var))
@@ -142,9 +256,10 @@ class _Search:
         places = [(index, traits.index(name)) for name in ("weight", "bias")]
         if axes != [ndim - 1] or any(not self._is_own(value.args[place]) for _, place in places):
             return
-        group = self._begin(var, ndim - 1)
-        group.from_normalization = True
-        group.scaled |= dict.fromkeys(places, -1)
+        numbers = self._begin(var, ndim - 1)
+        self._note("from_normalization", None, 0, numbers)
+        for place in places:
+            self._note("scaled", place, -1, numbers)
 
     def _sum(self, index: int, var: relax.Var, value: relax.Call) -> None:
         place = _constant_argument(value)
@@ -152,32 +267,32 @@ class _Search:
             self._bias(index, var, value, place)
             return
         found = [self._of.get(arg) for arg in value.args]
-        same = all(isinstance(arg, relax.Var) and shape_of(arg) == shape_of(var) for arg in value.args)
         one, two = found
-        if not same or one is None or two is None or one[1] != two[1]:
+        if one is None or two is None or one.ndim != two.ndim:
             self._fix(value.args)
             return
-        self._join(one[0], two[0])
-        self._add(var, *one)
+        self._numbers.unite(one, two)
+        self._add(var, np.broadcast_arrays(one, two)[0])
 
     def _bias(self, index: int, var: relax.Var, value: relax.Call, place: int) -> None:
         data = value.args[1 - place]
         if data not in self._of:
             return
-        group, axis = self._of[data]
-        if shape_of(data) != shape_of(var) or not self._is_own(value.args[place]):
-            group.is_fixed = True
+        numbers = self._of[data]
+        axis = _axis_of(numbers, shape_of(data))
+        if axis is None or shape_of(data) != shape_of(var) or not self._is_own(value.args[place]):
+            self._fix([data])
             return
-        group.scaled[index, place] = axis - len(shape_of(var))
-        self._add(var, group, axis)
+        self._note("scaled", (index, place), axis if numbers.size > 1 else numbers.ndim - 1, np.ravel(numbers), numbers.ndim)
+        self._add(var, numbers)
 
     def _gate(self, var: relax.Var, value: relax.Call) -> None:
-        """A product of two tensors, such as squeeze and excitation: in the group of one, whatever the other is."""
+        """A product of two tensors, such as squeeze and excitation: with the factors of one, whatever the other is."""
         data = next((arg for arg in value.args if arg in self._of and shape_of(arg) == shape_of(var)), None)
         others = [arg for arg in value.args if data is None or not arg.same_as(data)]
         if data is not None and others:
             self._fix(others)
-            self._add(var, *self._of[data])
+            self._add(var, self._of[data])
         else:
             self._fix(value.args)
 
@@ -194,21 +309,39 @@ class _Search:
         channel_axes = [i for i, n in enumerate((1,) * (ndim - len(shape)) + shape) if n > 1]
         if not channel_axes:  # a single factor
             if data in self._of:
-                self._add(var, *self._of[data])
+                self._add(var, self._of[data])
             return
         if len(channel_axes) > 1 or shape_of(var)[channel_axes[0]] == 1:
             self._fix([data])
             return
         axis = channel_axes[0]
-        group = self._begin(var, axis)
-        group.from_normalization = True
-        group.scaled[index, place] = axis - ndim
+        numbers = self._begin(var, axis)
+        self._note("from_normalization", None, 0, numbers)
+        self._note("scaled", (index, place), axis, numbers, ndim)
         if data in self._of:
-            source, own = self._of[data]
-            if own == axis:
-                source.factors[index, place] = axis - ndim
+            read = self._along(data, axis)
+            if read is None:
+                self._fix([data])
             else:
-                source.is_fixed = True
+                self._note("factors", (index, place), axis, read, ndim)
+
+    def _concatenation(self, var: relax.Var, value: relax.Call) -> None:
+        """The factors of its fields one behind the other; those that are not known are 1."""
+        fields, ndim = list(operands(value)), len(shape_of(var))
+        if not isinstance(value.args[0], relax.Tuple) or not any(one in self._of for one in fields):
+            self._fix(fields)
+            return
+        axis = normalize_axis(int(value.attrs.axis), ndim)
+        found = [self._of[one] if one in self._of else self._ones(ndim) for one in fields]
+        shape = [max(numbers.shape[i] for numbers in found) for i in range(ndim)]
+        parts = []
+        for one, numbers in zip(fields, found, strict=True):
+            shape[axis] = shape_of(one)[axis]
+            parts.append(np.broadcast_to(numbers, shape))
+        self._add(var, _compressed(np.concatenate(parts, axis)))
+
+    def _ones(self, ndim: int) -> np.ndarray:
+        return self._numbers.begin(1, fixed=True).reshape((1,) * ndim)
 
     def _passed(self, var: relax.Var, value: Any) -> None:
         """Through a homogeneous function of one tensor; anything else fixes what it reads."""
@@ -216,29 +349,85 @@ class _Search:
         if not isinstance(data, relax.Var) or data not in self._of or not is_positive_homogeneous(value):
             self._fix(list(operands(value)))
             return
-        group, axis = self._of[data]
         others = [
             operand for operand in operands(value) if isinstance(operand, relax.Var) and not operand.same_as(data)
         ]
-        behind = None if others else channel_axis_behind(value, data, axis)
-        if behind is None or shape_of(var)[behind] != group.channels:
-            group.is_fixed = True
-            return
-        self._add(var, group, behind)
+        found = None if others else _moved(value, data, self._of[data])
+        if found is None:
+            self._fix([data])
+        elif isinstance(var.ty, relax.TupleType):
+            self._parts[var] = found
+        else:
+            self._add(var, found[0])
 
     def _is_own(self, expr: Any) -> bool:
         """Whether an operand is a float32 constant that nothing else reads."""
         value = constant_value(expr)
         return value is not None and value.dtype == np.float32 and expr not in self._shared
 
-    def _join(self, one: Group, two: Group) -> None:
-        if one is two:
-            return
-        one.take(two)
-        self._all = [group for group in self._all if group is not two]
-        for var, (group, axis) in self._of.items():
-            if group is two:
-                self._of[var] = one, axis
+
+# ---- numbers of channels, as arrays ------------------------------------------------------------------------------
+
+
+def _placed(numbers: np.ndarray, axis: int, ndim: int) -> np.ndarray:
+    return numbers.reshape([-1 if i == axis else 1 for i in range(ndim)])
+
+
+def _axis_of(numbers: np.ndarray, shape: Sequence[int]) -> int | None:
+    """The only axis along which they may differ; None where there are several."""
+    axes = [i for i, n in enumerate(numbers.shape) if n > 1]
+    if len(axes) > 1:
+        return None
+    return axes[0] if axes else min(1, len(shape) - 1) if shape else None
+
+
+def _compressed(numbers: np.ndarray) -> np.ndarray:
+    """With length 1 along axes on which they do not depend."""
+    for axis in range(numbers.ndim):
+        first = numbers.take([0], axis)
+        if numbers.shape[axis] > 1 and (numbers == first).all():
+            numbers = first
+    return numbers
+
+
+def _moved(call: relax.Call, data: relax.Var, numbers: np.ndarray) -> list[np.ndarray] | None:
+    """The numbers of each result of a homogeneous operator; None if it mixes channels."""
+    traits, before = traits_of(call), shape_of(data)
+    if traits.reshapes:
+        if np.prod(before) > _MOST_ELEMENTS:
+            return None
+        return [_compressed(np.broadcast_to(numbers, before).reshape(shape_of(call)))]
+    if traits.permutes:
+        axes = call.attrs.axes
+        return [numbers.transpose(None if axes is None else [int(axis) for axis in axes])]
+    if numbers.size == 1:
+        parts = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+        return [numbers.reshape((1,) * len(part.shape)) for part in parts]
+    axis = _axis_of(numbers, before)
+    if axis is None:
+        return None
+    own = np.broadcast_to(np.ravel(numbers), (before[axis],))
+    if op_name(call) == "split":
+        results = [tuple(int(n) for n in part.shape) for part in call.ty.fields]
+        if normalize_axis(int(call.attrs.axis), len(before)) != axis:
+            return [numbers] * len(results)
+        ends = np.cumsum([shape[axis] for shape in results])
+        return [_placed(part, axis, len(before)) for part in np.split(own, ends[:-1])]
+    if op_name(call) == "strided_slice":
+        bounds = _slice_along(call, axis, len(before))
+        part = own if bounds is None else own[bounds]
+        return [_placed(part, axis, len(before))] if len(part) == shape_of(call)[axis] else None
+    behind = channel_axis_behind(call, data, axis)
+    if behind is None or shape_of(call)[behind] != before[axis]:
+        return None
+    return [_placed(own, behind, len(shape_of(call)))]
+
+
+def _slice_along(call: relax.Call, axis: int, ndim: int) -> slice | None:
+    """What a strided_slice takes of an axis; None: all."""
+    axes, *bounds = ([int(n.value if hasattr(n, "value") else n) for n in arg.fields] for arg in call.args[1:])
+    axes = [normalize_axis(one, ndim) for one in axes]
+    return slice(*(bound[axes.index(axis)] for bound in bounds)) if axis in axes else None
 
 
 def _constant_argument(call: relax.Call) -> int | None:
@@ -282,16 +471,17 @@ def scaled(module: QnnModule, factors: Sequence[tuple[Group, np.ndarray]]) -> Qn
         value = np.asarray(constant_value(bindings[index].value.args[position]), np.float64) if value is None else value
         constants[place] = value * by.reshape(-1, *(1,) * (-axis - 1))
 
-    for group, scale in factors:
-        for index in group.producers:
-            weights[index] = weights[index].scaled_outputs(1 / scale)
-        for index in group.consumers:
-            weights[index] = weights[index].scaled_inputs(scale)
+    for group, found in factors:
+        scale = np.where(group.fixed, 1.0, found)
+        for index, channels in group.producers.items():
+            weights[index] = weights[index].scaled_outputs(1 / scale[channels])
+        for index, channels in group.consumers.items():
+            weights[index] = weights[index].scaled_inputs(scale[channels])
         changed |= {*group.producers, *group.consumers}
-        for place, axis in group.scaled.items():
-            multiply(place, axis, 1 / scale)
-        for place, axis in group.factors.items():
-            multiply(place, axis, scale)
+        for place, along in group.scaled.items():
+            multiply(place, along.axis, 1 / scale[along.factors])
+        for place, along in group.factors.items():
+            multiply(place, along.axis, scale[along.factors])
     return _with_constants(module, {index: weights[index] for index in changed}, constants)
 
 

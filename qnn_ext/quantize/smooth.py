@@ -15,7 +15,7 @@ import numpy as np
 from ..module import QnnModule
 from .dataset import batches
 from .engines import engine_of
-from .scales import Group, groups_of, scaled, weights_by_position
+from .scales import Group, plain_groups_of, scaled, weights_by_position
 from .shards import batch_named
 from .switchable import switchable
 
@@ -47,7 +47,7 @@ def smoothing_factors(module: QnnModule, dataset: Any, alpha: float) -> list[tup
 
 def smoothed_groups(module: QnnModule) -> list[Group]:
     """The groups of tensors that begin at a normalization and that only products read."""
-    groups = groups_of(module.ir["main"])
+    groups = plain_groups_of(module.ir["main"])
     return [group for group in groups if group.from_normalization and group.consumers and not group.factors]
 
 
@@ -73,7 +73,7 @@ def _largest(module: QnnModule, groups: list[Group], dataset: Any) -> list[np.nd
         with batch_named(index):
             arrays = iter(list(engine.run(list(batch)).values())[len(module.outputs) :])
         for group, largest in zip(groups, found, strict=True):
-            for axis in group.read.values():
-                rows = np.moveaxis(next(arrays), axis, 0).reshape(group.channels, -1)
+            for along in group.read.values():
+                rows = np.moveaxis(next(arrays), along.axis, 0).reshape(group.channels, -1)
                 np.maximum(largest, np.abs(rows).max(axis=1), out=largest)
     return found

@@ -10,7 +10,7 @@ from qnn_ext.op.base import constant
 from qnn_ext.passes.rewrite import bindings_of
 from qnn_ext.quantize import CalibrationTable, QConfig, balance, control_accuracy, quantize, stages
 from qnn_ext.quantize.analysis import fidelity
-from qnn_ext.quantize.balance import ChannelValues, best_scales, factored_sites, with_factors
+from qnn_ext.quantize.balance import ChannelValues, Reader, best_scales, factored_sites, with_factors
 from qnn_ext.quantize.channels import weight_of
 
 from .networks import float_module
@@ -124,15 +124,21 @@ def values(high, count=1000, low=None, scale=0.0):
     return ChannelValues((low, high), (np.zeros_like(high), np.full_like(high, scale)), high**2 / 3, count)
 
 
+def scales_of(found, weight, fixed=(False, False, False)):
+    return best_scales([Reader(found, weight, np.arange(3))], np.array(fixed))
+
+
 def test_depthwise_weights_take_any_factors():
     call = relax.op.nn.conv2d(
         relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32")), constant(np.ones((3, 1, 1, 1), np.float32)), groups=3
     )
     call = relax.BlockBuilder().normalize(call)
-    found = best_scales([(values([1.0, 10.0, 0.1]), weight_of(call))])
+    found = scales_of(values([1.0, 10.0, 0.1]), weight_of(call))
     np.testing.assert_allclose(found / found[0], [1, 10, 0.1])
+    found = scales_of(values([1.0, 10.0, 0.1]), weight_of(call), (False, True, False))
+    np.testing.assert_allclose(found, [0.1, 1, 0.01])  # the fixed one stays, and the others come up to it
     with_tails = values([1.0, 10.0, 0.1], count=10, scale=0.1)  # of the same size for all: the smallest needs most room
-    found = best_scales([(with_tails, weight_of(call))])
+    found = scales_of(with_tails, weight_of(call))
     assert found[0] / found[2] < 9 and found[1] / found[2] < 90
 
 
@@ -170,3 +176,51 @@ def test_functions_before_factors_stay_cubics():
     integers = quantize(module, dataset=DATA, config=QConfig(balance=True))
     assert integers.ir.script().count("R.qnn.piecewise(") == 2
     assert sqnr(module, integers) > 30
+
+
+def activation(emit, x):
+    return emit(relax.op.nn.silu(x))
+
+
+def shuffled(emit, x):
+    """ShuffleNet's units: half of the channels through a branch, both halves concatenated, then interleaved."""
+    for _ in range(2):
+        kept, y = (emit(part) for part in halves(emit, x))
+        y = emit(relax.op.nn.relu(conv(emit, y, weight(8, 8, 3, 3, of=SPREAD[:8].reshape(-1, 1, 1, 1)))))
+        y = emit(relax.op.reshape(emit(relax.op.concat([kept, y], 1)), (1, 2, 8, 12, 12)))
+        x = emit(relax.op.reshape(emit(relax.op.permute_dims(y, [0, 2, 1, 3, 4])), (1, 16, 12, 12)))
+    return x
+
+
+def halves(emit, x):
+    parts = emit(relax.op.split(x, 2, 1))
+    return [relax.TupleGetItem(parts, i) for i in range(2)]
+
+
+def cross_stage(emit, x):
+    """A residual unit and what goes around it, concatenated; the input of the unit is added to what it computes."""
+    one, two = (emit(part) for part in halves(emit, activation(emit, conv(emit, x, weight(16, 16, 1, 1, of=SPREAD.reshape(-1, 1, 1, 1))))))
+    deep = activation(emit, conv(emit, one, weight(8, 8, 3, 3)))
+    return emit(relax.op.concat([emit(relax.op.add(one, deep)), two], 1))
+
+
+def skipped(emit, x):
+    """Of a U-net: a skip connection beside what comes back up, one half of which something else reads, too."""
+    down = emit(relax.op.nn.max_pool2d(activation(emit, conv(emit, x, weight(16, 16, 3, 3))), (2, 2), strides=(2, 2)))
+    up = emit(relax.op.image.resize2d(down, (12, 12), layout="NCHW", method="linear"))
+    gate = emit(relax.op.sigmoid(x))
+    return emit(relax.op.concat([emit(relax.op.nn.relu(conv(emit, x, weight(4, 16, 1, 1)))), up, gate], 1))
+
+
+@pytest.mark.parametrize("part", [shuffled, cross_stage, skipped])
+def test_concatenated_channels_are_balanced(part):
+    def body(emit, x):
+        y = emit(relax.op.nn.relu(conv(emit, x, weight(CHANNELS, 3, 3, 3, of=SPREAD.reshape(-1, 1, 1, 1)))))
+        y = part(emit, y)
+        channels = int(y.ty.shape[1])
+        sizes = np.sqrt(np.mean(np.square(run_part(y)), axis=(0, 2, 3))) if False else np.ones(channels)
+        return conv(emit, y, weight(5, channels, 1, 1, of=1 / sizes.reshape(1, -1, 1, 1)))
+
+    module = float_module((1, 3, 12, 12), body)
+    balanced = balance(module, DATA)
+    np.testing.assert_allclose(run(balanced), run(module), rtol=1e-3, atol=1e-3 * np.abs(run(module)).max())

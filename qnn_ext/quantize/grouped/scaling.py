@@ -15,7 +15,7 @@ import numpy as np
 from ...module import QnnModule
 from ...passes.rewrite import bindings_of
 from ..config import QConfig
-from ..scales import Group, groups_of, scaled
+from ..scales import Group, plain_groups_of, scaled
 from .fitting import fitted, result_error
 from .layers import GroupedLayer, weight_of
 
@@ -36,7 +36,7 @@ def activation_aware(
     bindings = bindings_of(module.ir["main"])
     factors: list[tuple[Group, np.ndarray]] = []
     moments = dict(moments)
-    for group in groups_of(module.ir["main"]):
+    for group in plain_groups_of(module.ir["main"]):
         readers: list[Reader] = []
         for index in group.consumers:
             layer = layers.get(str(bindings[index].var.name))
