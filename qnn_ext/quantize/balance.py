@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,7 @@ from tvm import relax
 
 from ..module import QnnModule
 from ..op.arguments import data_of
-from ..op.base import constant, shape_of
+from ..op.base import constant, constant_value, shape_of
 from ..op.observe import observed_sites
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
@@ -114,7 +114,7 @@ def balance(module: QnnModule, dataset: Any, config: QConfig | None = None) -> Q
 
 def balancing_factors(factored: QnnModule, dataset: Any, config: QConfig) -> list[tuple[Group, np.ndarray]]:
     """The groups that `balance` scales, each with its S. factored: by `with_factors`"""
-    groups = [group for group in groups_of(factored.ir["main"]) if group.consumers]
+    groups = groups_of(factored.ir["main"])
     if not groups:
         return []
     values = _channel_values(factored, groups, dataset, config)
@@ -124,16 +124,38 @@ def balancing_factors(factored: QnnModule, dataset: Any, config: QConfig) -> lis
     factors = []
     for group in groups:
         readers = []
-        for index, channels in group.consumers.items():
+        for index, channels, weight, squares in _reading(group, groups, bindings, weights):
             name = str(data_of(bindings[index].value).name)
             while name not in values and name in group.tensors and name in sources:
                 name = next((str(var.name) for var in variables_of(sources[name]) if var.name in group.tensors), "")
             places = _places(group.tensors[name].factors, channels) if name in values else None
             if places is not None:
-                readers.append(Reader(values[name].of(places), weights[index], channels))
+                readers.append(Reader(values[name].of(places), channels, weight, squares))
         if readers:
             factors.append((group, best_scales(readers, group.fixed, bool(config.symmetric or config.power_of_two))))
     return factors
+
+
+def _reading(
+    group: Group,
+    groups: Sequence[Group],
+    bindings: Sequence[relax.VarBinding],
+    weights: Mapping[int, Weight],
+) -> Iterator[tuple[int, np.ndarray, Weight | None, np.ndarray]]:
+    """What reads a group, products and multiplications: position, the factors of its channels, its weight if it is a
+    product, and Reader's squares. Those of a multiplication are its own times those of the products behind it."""
+    for index, channels in group.consumers.items():
+        yield index, channels, weights[index], weights[index].input_squares()
+    for place, along in group.factors.items():
+        index, position = place
+        own = np.square(np.ravel(constant_value(bindings[index].value.args[position])).astype(np.float64))
+        behind = next((other for other in groups if place in other.scaled), None)
+        squares = np.zeros(0 if behind is None else behind.channels)
+        for reader, channels in () if behind is None else behind.consumers.items():
+            np.add.at(squares, channels, weights[reader].input_squares())
+        if behind is not None and squares.any():
+            own = own * squares[behind.scaled[place].factors]
+        yield index, along.factors, None, own
 
 
 def _places(factors: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
@@ -147,11 +169,17 @@ def _places(factors: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
 
 @dataclass(frozen=True)
 class Reader:
-    """A weight, what is known of the channels that it reads, and the position of each one's factor in S."""
+    """What reads some channels.
+
+    values:  what is known of these; factors: the position of each one's factor in S
+    weight:  of a product, None for a multiplication, whose factors are not rounded
+    squares: (channels,) by how much the square of an error of a channel grows in the results
+    """
 
     values: ChannelValues
-    weight: Weight
     factors: np.ndarray
+    weight: Weight | None
+    squares: np.ndarray
 
 
 def best_scales(readers: Sequence[Reader], fixed: np.ndarray, symmetric: bool = False) -> np.ndarray:
@@ -168,7 +196,8 @@ def best_scales(readers: Sequence[Reader], fixed: np.ndarray, symmetric: bool = 
 
     noises = [_Noise(reader, symmetric) for reader in readers]
     below_zero, above_zero = (largest_of([reader.values.needed[end] for reader in readers]) for end in range(2))
-    read = largest_of([reader.weight.input_ranges() for reader in readers])
+    weights = [np.sqrt(reader.squares) if reader.weight is None else reader.weight.input_ranges() for reader in readers]
+    read = largest_of(weights)
     read = np.where(read > 0, read, 1.0)
     tried = [np.ones(len(read))]
     for below in (0.5,) if symmetric else _BELOW_ZERO:
@@ -186,25 +215,28 @@ def best_scales(readers: Sequence[Reader], fixed: np.ndarray, symmetric: bool = 
 
 
 class _Noise:
-    """What rounding adds to the results of one weight, as a function of S."""
+    """What rounding adds to the results of one reader, as a function of S."""
 
     def __init__(self, reader: Reader, symmetric: bool) -> None:
-        by_group = reader.weight.by_group
-        by_group = by_group[:, :: -(-by_group.shape[1] // _MOST_OUTPUTS)]
-        self._values, self._factors, self._symmetric = reader.values, reader.factors, symmetric
-        self._squares = np.square(by_group).sum(axis=(1, 3)).reshape(-1)
-        self._largest = np.abs(by_group).max(axis=3)  # (groups, outputs, inputs)
-        self._taps = by_group.shape[3]
+        self._reader, self._symmetric = reader, symmetric
+        if reader.weight is not None:
+            by_group = reader.weight.by_group
+            outputs = by_group.shape[1]
+            by_group = by_group[:, :: -(-outputs // _MOST_OUTPUTS)]
+            self._largest = np.abs(by_group).max(axis=3)  # (groups, outputs, inputs)
+            self._taps = by_group.shape[3] * outputs / by_group.shape[1]
 
     def of(self, found: np.ndarray) -> float:
         """found: S"""
-        scales = found[self._factors]
-        low, high = (max(0.0, float((end / scales).max())) for end in self._values.ends)
+        values, scales = self._reader.values, found[self._reader.factors]
+        low, high = (max(0.0, float((end / scales).max())) for end in values.ends)
         low, high = (max(low, high),) * 2 if self._symmetric else (low, high)
-        lost = self._values.clipped(scales, (low, high))
+        lost = values.clipped(scales, (low, high))
+        of_data = ((np.square(scales * (low + high) / 255) / 12 + lost) * self._reader.squares).sum()
+        if self._reader.weight is None:
+            return float(of_data)
         steps = (self._largest * scales.reshape(len(self._largest), 1, -1)).max(axis=2) / 127
-        squares = (self._values.square / scales**2).reshape(len(self._largest), -1).sum(axis=1) * self._taps
-        of_data = ((np.square(scales * (low + high) / 255) / 12 + lost) * self._squares).sum()
+        squares = (values.square / scales**2).reshape(len(self._largest), -1).sum(axis=1) * self._taps
         return float(of_data + (np.square(steps).sum(axis=1) * squares).sum() / 12)
 
 

@@ -55,6 +55,10 @@ class Weight:
         """max |w| over the weights that each input channel is multiplied by: (inputs,)."""
         return np.asarray(np.abs(self.by_group).max(axis=(1, 3)).reshape(-1))
 
+    def input_squares(self) -> np.ndarray:
+        """Σ w² over the weights that each input channel is multiplied by: (inputs,)."""
+        return np.asarray(np.square(self.by_group).sum(axis=(1, 3)).reshape(-1))
+
     def scaled_outputs(self, factors: np.ndarray) -> Weight:
         """The weight with each output channel multiplied by its factor."""
         return self._with(self.by_group * factors.reshape(self.groups, -1, 1, 1))
