@@ -177,7 +177,7 @@ def _stage_settings(stage: str) -> Settings:
         for name in ("smooth", "bias_correction", "equalize", "dynamic")
         if getattr(settings, name) not in (None, False, "auto")
     ]
-    if settings.weight_rounding != "nearest":
+    if settings.weight_rounding not in ("auto", "nearest"):
         whole.append("weight_rounding")
     if whole:
         raise QuantizationError(f"relay.quantize.{stage}: {whole[0]} takes all stages: call relay.quantize.quantize")

@@ -132,7 +132,7 @@ RULES: dict[str, tuple[Check, str]] = {
     "first_layer": _PRECISION,
     "last_layer": _PRECISION,
     "quantization_formula": _one_of("google", "cambricon"),
-    "weight_rounding": _one_of("nearest", "gptq", "adaround"),
+    "weight_rounding": _one_of("auto", "nearest", "gptq", "adaround"),
     "bias_correction": _FLAG_OR_AUTO,
     "balance": _FLAG_OR_AUTO,
     "equalize": _FLAG_OR_AUTO,
@@ -221,7 +221,7 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
                 values["do_simulation"]
                 or values["bias_correction"] is True
                 or values["balance"] is True
-                or values["weight_rounding"] != "nearest"
+                or values["weight_rounding"] not in ("auto", "nearest")
             ),
             "dynamic=True finds ranges only at run time: it cannot be combined with do_simulation, bias_correction, "
             "balance or weight_rounding",

@@ -11,12 +11,17 @@ the squared error of the layer's result is Δ·H·Δᵀ. Nearest rounding minimi
             weights are then flipped as long as that helps
 
 Each output takes the best of the candidates, nearest rounding included: on the data it was made with, no result gets
-worse.
+worse. "auto" takes "gptq" for layers with rows of up to LONGEST_QUICK_ROW values, where integers found on one half of
+the data lower the error on the other half by a tenth or more: not where there are few rows for many inputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import base64
+import math
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,17 +32,23 @@ from ..errors import QuantizationError
 from ..module import QnnModule
 from ..op.base import call_attributes, constant, definition_of
 from ..op.observe import OBSERVE, observe
+from ..passes.layout.forms import channels_last_order
 from ..passes.rewrite import Emit, rewrite
+from .annotate import sites
+from .choose import comparable
 from .config import QConfig
-from .dataset import batches
-from .patches import WeightedProduct, sampled, weighted_products
+from .dataset import Batches, batches
+from .engines import engine_of
+from .patches import TensorsOf, WeightedProduct, sampled, weighted_products
 from .ranges import Range
-from .switchable import observations
+from .switchable import Observed, observations
 
 DAMPING = 0.01  # of the mean of H's diagonal: what the sample does not tell counts as independent
 LONGEST_ROW = 4096  # H has its square
+LONGEST_QUICK_ROW = 1024  # which takes a fraction of a second
 _MOST_ELEMENTS = 1 << 25  # of the H that are collected in one pass over the data
 
+_CLEARLY = 0.9  # of nearest rounding's error on other data
 _BLOCK = 64  # columns that GPTQ rounds before it updates those behind them
 
 # of AdaRound
@@ -67,44 +78,154 @@ def round_weights(
     Weights of transposed convolutions, and of layers whose rows are longer than LONGEST_ROW, are rounded to the
     nearest. Raises QuantizationError for a data set that is empty or does not fit.
     """
-    data = batches(dataset, annotated.inputs)
     products = weighted_products(annotated, observations(annotated, table, config))
     products = [product for product in products if product.length <= LONGEST_ROW]
-    found: dict[str, np.ndarray] = {}
-    while products:
-        size = np.cumsum([product.weight.groups * product.length**2 for product in products])
-        count = max(1, int(np.searchsorted(size, _MOST_ELEMENTS, "right")))
-        moments = _second_moments(annotated, products[:count], data)
-        for product in products[:count]:
-            name = product.site.site.name
-            found[name] = _rounded(product, moments.pop(name), config.weight_rounding)
-            progress()
-        products = products[count:]
+    found = {}
+    for product, (even, odd) in _moments(annotated, products, batches(dataset, annotated.inputs)):
+        assert even is not None, "an empty data set is refused"
+        moment = even if odd is None else even + odd
+        found[product.site.site.name] = _rounded(product, moment, config.weight_rounding)
+        progress()
     return _with_weights(annotated, found)
 
 
-def _second_moments(annotated: QnnModule, products: list[WeightedProduct], data: Any) -> dict[str, np.ndarray]:
-    """H of each product's rows: float32 (groups, length, length)."""
+def learned_steps(annotated: QnnModule, table: Mapping[str, Range], dataset: Any, config: QConfig) -> dict[str, str]:
+    """For each weight that "auto" rounds: by how many steps its integers differ from the nearest ones, as `with_steps`
+    takes it. Inside `shared_engines` it takes the program that compares ranges; products that read moved tensors, which
+    that does not compute, are left out. Arguments and errors as of `round_weights`."""
+    products = [
+        product
+        for product in weighted_products(annotated, observations(annotated, table, config))
+        if product.length <= LONGEST_QUICK_ROW and product.source is not None and not product.moved
+    ]
+    if not products:
+        return {}
+    data = batches(dataset, annotated.inputs)
+    tensors_of = _compared_tensors(annotated, products)
+    steps = {}
+    for product, halves in _moments(annotated, products, data, tensors_of):
+        if halves[1] is None:  # a single batch
+            continue
+        real = _in_steps(product)
+        nearest = np.clip(np.rint(real), *product.site.limits)
+        found = round_matrices(real, halves[0], *product.site.limits)
+        errors = (result_errors(real, one, with_damping(halves[1])).sum() for one in (found, nearest))
+        if next(errors) < _CLEARLY * next(errors):
+            found = round_matrices(real, halves[0] + halves[1], *product.site.limits)
+            difference = product.weight.with_matrices(found - nearest).array
+            steps[product.site.site.name] = encoded(difference)
+    return steps
+
+
+def with_steps(
+    annotated: QnnModule, table: Mapping[str, Range], config: QConfig, steps: Mapping[str, str]
+) -> QnnModule:
+    """`annotated` with these weights moved to integers that many steps from the nearest ones. Raises QuantizationError
+    if they do not fit."""
+    if not steps:
+        return annotated
+    observed = {one.site.name: one for one in observations(annotated, table, config) if one.site.value is not None}
+    values = {}
+    for name, text in steps.items():
+        one = observed.get(name)
+        moved = None if one is None else decoded(text, one.site.shape)
+        if one is None or moved is None:
+            raise QuantizationError(
+                f"the roundings of the calibration table do not fit: weight {name!r} is missing or has another size; "
+                "calibrate again"
+            )
+        values[name] = one.qparams.dequantize(np.clip(_integers(one, one.site.value) + moved, *one.limits))
+    return _with_weights(annotated, values)
+
+
+def _integers(observed: Observed, array: Any) -> np.ndarray:
+    return np.clip(observed.qparams.quantize(np.asarray(array)), *observed.limits).astype(np.int64)
+
+
+def encoded(steps: np.ndarray) -> str:
+    """Small integers as text."""
+    return base64.b64encode(zlib.compress(np.clip(steps, -128, 127).astype(np.int8).tobytes())).decode()
+
+
+def decoded(text: str, shape: Sequence[int]) -> np.ndarray | None:
+    """What `encoded` made text; None if it is damaged, or of another size."""
+    size = math.prod(shape)
+    try:
+        content = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), size + 1)
+    except (ValueError, zlib.error):
+        return None
+    return np.frombuffer(content, np.int8).reshape(shape).astype(np.int64) if len(content) == size else None
+
+
+def _compared_tensors(annotated: QnnModule, products: Sequence[WeightedProduct]) -> TensorsOf:
+    """What these products read, computed by the program that compares ranges."""
+    names = [site.name for site in sites(annotated) if site.role != "weight"]
+    instrumented = comparable(annotated, {}, names)
+    engine = engine_of(instrumented.module)
+    read: dict[str, list[str]] = {}
+    for product in products:
+        read.setdefault(str(product.source), []).append(product.data)
+
+    def tensors_of(batch: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        tensors = {}
+        arrays = engine.run(list(batch)).values()
+        for of, channels_last, array in zip(instrumented.sites, instrumented.channels_last, arrays, strict=True):
+            if channels_last:
+                array = array.transpose(np.argsort(channels_last_order(array.ndim)))
+            tensors.update((name, array) for site in of for name in read.get(site, ()))
+        return tensors
+
+    return tensors_of
+
+
+def _moments(
+    annotated: QnnModule, products: Sequence[WeightedProduct], data: Batches, tensors_of: TensorsOf | None = None
+) -> Iterator[tuple[WeightedProduct, list[np.ndarray | None]]]:
+    """Of each product H, of the batches at even and at odd positions: float32 (groups, length, length)."""
+    while products:
+        size = np.cumsum([product.weight.groups * product.length**2 for product in products])
+        count = max(1, int(np.searchsorted(size, _MOST_ELEMENTS, "right")))
+        moments = _second_moments(annotated, products[:count], data, tensors_of)
+        for product in products[:count]:
+            yield product, moments.pop(product.site.site.name)
+        products = products[count:]
+
+
+def _second_moments(
+    annotated: QnnModule, products: Sequence[WeightedProduct], data: Batches, tensors_of: TensorsOf | None
+) -> dict[str, list[np.ndarray | None]]:
     counts = {product.site.site.name: min(8192, max(2048, 4 * product.length)) for product in products}
-    moments: dict[str, np.ndarray] = {}
-    for product, rows in sampled(annotated, products, data, counts):
+    moments: dict[str, list[np.ndarray | None]] = {name: [None, None] for name in counts}
+    numbers: Counter[str] = Counter()
+    for product, rows in sampled(annotated, products, data, counts, tensors_of=tensors_of):
         name = product.site.site.name
         added = np.matmul(rows.transpose(0, 2, 1), rows)
         if not np.isfinite(added).all():
             raise QuantizationError(
                 f"site {name!r}: its layer's data are NaN, infinite or too large: check the float model's results"
             )
-        moments[name] = moments[name] + added if name in moments else added
+        half = numbers[name] % 2
+        known = moments[name][half]
+        moments[name][half] = added if known is None else known + added
+        numbers[name] += 1
     return moments
 
 
 def _rounded(product: WeightedProduct, moment: np.ndarray, how: str) -> np.ndarray:
     """The values of the weight's chosen integers, in the shape of the weight."""
-    weight, observed = product.weight, product.site
-    scale = np.broadcast_to(np.asarray(observed.qparams.scale, np.float64).reshape(-1), (weight.outputs,))
-    scale = scale.reshape(weight.groups, -1, 1)
-    steps = round_matrices(weight.matrices / scale, moment, *observed.limits, how)
-    return weight.with_matrices(steps * scale).array.astype(np.float32)
+    steps = round_matrices(_in_steps(product), moment, *product.site.limits, how)
+    return product.weight.with_matrices(steps * _scale(product)).array.astype(np.float32)
+
+
+def _in_steps(product: WeightedProduct) -> np.ndarray:
+    """The weight's matrices in units of their scales."""
+    return product.weight.matrices / _scale(product)
+
+
+def _scale(product: WeightedProduct) -> np.ndarray:
+    """(groups, outputs, 1)"""
+    scale = np.asarray(product.site.qparams.scale, np.float64).reshape(-1)
+    return np.broadcast_to(scale, (product.weight.outputs,)).reshape(product.weight.groups, -1, 1)
 
 
 def _with_weights(annotated: QnnModule, values: Mapping[str, np.ndarray]) -> QnnModule:

@@ -8,9 +8,9 @@ rows.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from tvm import relax
@@ -30,6 +30,8 @@ from .switchable import Observed, switchable
 
 MOST_BATCHES = 64
 
+TensorsOf: TypeAlias = Callable[[Sequence[np.ndarray]], Mapping[str, np.ndarray]]  # a batch → tensors by name
+
 
 @dataclass(frozen=True)
 class WeightedProduct:
@@ -37,6 +39,7 @@ class WeightedProduct:
 
     call:   in the annotated module; site: of its weight; data: the name of the tensor it reads
     source: the site of its data, None if that is not quantized or not by a single scale
+    moved:  whether it reads values of that site that were moved
     """
 
     call: relax.Call
@@ -44,6 +47,7 @@ class WeightedProduct:
     site: Observed
     data: str
     source: str | None
+    moved: bool
 
     @property
     def length(self) -> int:
@@ -94,6 +98,7 @@ def weighted_products(annotated: QnnModule, observed: Sequence[Observed]) -> lis
     by_name = {one.site.name: one for one in observed}
     weights: dict[Any, Observed] = {}
     sources: dict[Any, str] = {}
+    moved: set[Any] = set()
     found = []
     for binding in bindings_of(annotated.ir["main"]):
         value = binding.value
@@ -109,28 +114,43 @@ def weighted_products(annotated: QnnModule, observed: Sequence[Observed]) -> lis
         site = None if weight is None else next((weights[arg] for arg in value.args if arg in weights), None)
         if weight is not None and site is not None:
             data = data_of(value)
-            found.append(WeightedProduct(value, weight, site, str(data.name), sources.get(data)))
+            found.append(WeightedProduct(value, weight, site, str(data.name), sources.get(data), data in moved))
         elif isinstance(value, relax.Call) and value.args and traits_of(value).rearranges and value.args[0] in sources:
             sources[binding.var] = sources[value.args[0]]
+            moved.add(binding.var)
     return found
 
 
 def sampled(
-    annotated: QnnModule, products: Sequence[WeightedProduct], data: Batches, counts: Mapping[str, int], seed: int = 0
+    annotated: QnnModule,
+    products: Sequence[WeightedProduct],
+    data: Batches,
+    counts: Mapping[str, int],
+    seed: int = 0,
+    tensors_of: TensorsOf | None = None,
 ) -> Iterator[tuple[WeightedProduct, np.ndarray]]:
     """Rows of the products' data, batch by batch, from the float model on at most MOST_BATCHES batches.
 
     counts: weight site → about how many rows in all. The same data and seed give the same rows.
+    tensors_of: the tensors that the products read, by name, for a batch; None: what a program of its own computes
     """
-    names = list(dict.fromkeys(product.data for product in products))
-    engine = engine_of(switchable(annotated, [], names).module)
-    engine.reset_state()
+    tensors_of = tensors_of or _computed(annotated, list(dict.fromkeys(product.data for product in products)))
     batches = min(MOST_BATCHES, data.count or MOST_BATCHES)
     for number, batch in enumerate(itertools.islice(data, MOST_BATCHES)):
         with batch_named(number):
-            arrays = list(engine.run(list(batch)).values())[len(annotated.outputs) :]
-        tensors = dict(zip(names, arrays, strict=False))
+            tensors = tensors_of(batch)
         for index, product in enumerate(products):
             rng = np.random.default_rng([seed, number, index])
             count = -(-counts[product.site.site.name] // batches)
             yield product, product.rows(tensors[product.data], count, rng)
+
+
+def _computed(annotated: QnnModule, names: Sequence[str]) -> TensorsOf:
+    engine = engine_of(switchable(annotated, [], names).module)
+    engine.reset_state()
+
+    def tensors_of(batch: Sequence[np.ndarray]) -> Mapping[str, np.ndarray]:
+        arrays = list(engine.run(list(batch)).values())[len(annotated.outputs) :]
+        return dict(zip(names, arrays, strict=False))
+
+    return tensors_of

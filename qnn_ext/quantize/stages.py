@@ -30,7 +30,8 @@ from .equalize import equalize
 from .fold import fold
 from .grouped import quantize_groups
 from .halves import in_float32
-from .learned import round_weights
+from .learned import learned_steps, round_weights, with_steps
+from .measurable import measurable
 from .realize import simulate, to_integers
 from .rescale import found_scales, rescaled, settled
 from .smooth import smooth
@@ -101,8 +102,11 @@ def stages(
         annotated = modules["annotate"] = annotate(modules["fold"], config)
         ranges = _ranges(module, annotated, dataset, chosen, table, progress)
         ranges = replace(ranges, scales=rescaling.scales, factored=rescaling.factored)
+        ranges = replace(ranges, roundings=_roundings(annotated, ranges, dataset, config, table))
     exact = annotated
-    if config.weight_rounding != "nearest":
+    if config.weight_rounding == "auto":
+        annotated = with_steps(annotated, ranges, config, ranges.roundings)
+    elif config.weight_rounding != "nearest":
         annotated = round_weights(annotated, ranges, _needed(dataset, "weight_rounding"), config)
     ranges = replace(ranges, biases=_biases(annotated, ranges, dataset, config, exact, table))
     annotated = corrected(annotated, ranges.biases)
@@ -144,6 +148,24 @@ def _biases(
     if dataset is None or remote or annotated.states or config.calibrate_mode != "auto":
         return {}
     return mean_errors(annotated, ranges, dataset, config, exact, cautious=True)
+
+
+def _roundings(
+    annotated: QnnModule,
+    ranges: CalibrationTable,
+    dataset: Batches | None,
+    config: QConfig,
+    table: CalibrationTable | None,
+) -> Mapping[str, str]:
+    """What "auto" rounds in another way than to the nearest integers. table: the one that was given"""
+    if config.weight_rounding != "auto" or config.calibrate_mode != "auto":
+        return {}
+    if table is not None:
+        return table.roundings
+    remote = isinstance(dataset, ShardedBatches) and dataset.dataset.map is not None
+    if dataset is None or remote or annotated.states:
+        return {}
+    return learned_steps(measurable(annotated), ranges, dataset, config)
 
 
 def _needed(dataset: Batches | None, field: str) -> Batches:

@@ -32,6 +32,8 @@ class CalibrationTable(Mapping[str, Range]):
             of tensors (see `scales.groups_of`) → factors
     factored: the tensors that get factors of their own for that (see `balance.with_factors`)
     biases: what bias correction subtracts: number of a product with a quantized weight → mean error of each channel
+    roundings: where `weight_rounding` is "auto", weights that are not rounded to the nearest integers: site → by how
+            many steps these differ (see `learned.encoded`)
     """
 
     ranges: Mapping[str, Range] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class CalibrationTable(Mapping[str, Range]):
     scales: Mapping[int, Sequence[float]] = field(default_factory=dict)
     biases: Mapping[int, Sequence[float]] = field(default_factory=dict)
     factored: Sequence[str] = ()
+    roundings: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, site: str) -> Range:
         return self.ranges[site]
@@ -82,6 +85,8 @@ class CalibrationTable(Mapping[str, Range]):
                 header[name] = {str(number): list(values) for number, values in numbered.items()}
         if self.factored:
             header["factored"] = list(self.factored)
+        if self.roundings:
+            header["roundings"] = dict(self.roundings)
         lines = [f"  {_dumps(site)}: {_dumps(_to_json(self.ranges[site]))}" for site in sorted(self.ranges)]
         fields = [f" {_dumps(key)}: {_dumps(value)}" for key, value in header.items()]
         content = ",\n".join([*fields, ' "ranges": {\n' + ",\n".join(lines) + "\n }"])
@@ -109,8 +114,11 @@ class CalibrationTable(Mapping[str, Range]):
         factored = content.get("factored", [])
         if not isinstance(factored, list) or not all(isinstance(name, str) for name in factored):
             raise QuantizationError(f'{path}: "factored" must list names of tensors')
+        roundings = content.get("roundings", {})
+        if not isinstance(roundings, dict) or not all(isinstance(text, str) for text in roundings.values()):
+            raise QuantizationError(f'{path}: "roundings" must map weights to text')
         found = {site: _from_json(value, f"{path}: {site}") for site, value in ranges.items()}
-        return cls(found, model, scales, biases, tuple(factored))
+        return cls(found, model, scales, biases, tuple(factored), roundings)
 
 
 def _dumps(value: Any) -> str:

@@ -65,7 +65,7 @@ class Prepared:
             )
         folded, layers = with_matrices(folded, layers)
         moments: dict[str, np.ndarray] = {}
-        needing = [f"weight_rounding={config.weight_rounding!r}"] if config.weight_rounding != "nearest" else []
+        needing = ["weight_rounding='gptq'"] if config.weight_rounding == "gptq" else []
         needing += ["smooth='awq'"] if config.smooth == "awq" else []
         if needing:
             if data is None:

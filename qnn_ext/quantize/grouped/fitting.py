@@ -42,7 +42,7 @@ def fitted(
     real = np.asarray(weight, np.float64)
     grid = grid_of(real, form, scale)
     nearest = grid.integers(real)
-    if rounding == "nearest" or moment is None or real.shape[1] > LONGEST_ROW:
+    if rounding != "gptq" or moment is None or real.shape[1] > LONGEST_ROW:
         return Fitted(grid, nearest)
     damped = with_damping(moment[None])
     columns = grid.by_column(grid.scale)[None], grid.by_column(grid.zero_point)[None]
