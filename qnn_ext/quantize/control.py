@@ -65,15 +65,16 @@ KEEP = ("auto", "int16", "float32")
 GOOD_SHARE = 0.9
 _ENOUGH = 0.9  # of the noise that float would remove: then 16 bits will do
 _SETTINGS_TRIED = 3  # with layers kept, if the best setting leaves less than GOOD_SHARE in 8 bits
+_OTHERS = 4  # states tried in place of one whose integers are worse than their simulation
 _LEAST_MARGIN = 0.1  # dB
 
 # fields of QConfig and the values tried, if the user left them alone
 _SETTINGS: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    ("weight_rounding", ("gptq", "adaround")),
     ("calibrate_mode", ("output_error", "minmax", "percentile")),
     ("balance", (True,)),
     ("equalize", (True,)),
     ("smooth", (0.5,)),
-    ("weight_rounding", ("gptq", "adaround")),
     ("bias_correction", (True,)),
 )
 
@@ -410,6 +411,7 @@ class _Search(Search):
         """given: the configuration before "auto" was settled"""
         super().__init__(module, data, judge, few, work, show, config)
         self._data, self._keep, self._given = data, keep, given
+        self._simulated: dict[str, list[_State]] = {}  # name of a setting → what was accurate enough
 
     def run(self) -> Controlled:
         """Raises AccuracyError if nothing is accurate enough."""
@@ -495,7 +497,10 @@ class _Search(Search):
                 "seconds": time.perf_counter() - started,
             },
         )
-        return self.noted(described, figures, compiled=False, repeated=known, **state.layers())
+        trial = self.noted(described, figures, compiled=False, repeated=known, **state.layers())
+        if trial.reached:
+            self._simulated.setdefault(setting.name, []).append(state)
+        return trial
 
     def _integers(self, setting: _Setting, state: _State) -> Trial:
         """What the integers give."""
@@ -509,9 +514,11 @@ class _Search(Search):
     # ---- layers
 
     def _accepted(self, setting: _Setting, states: list[_State]) -> Controlled | None:
-        """The first state whose integers are accurate enough. Where they are worse than their simulation, that must be
-        better by as much."""
+        """The first state whose integers are accurate enough. Where they are worse than their simulation, other states
+        with as few layers kept come next, since errors fall differently in each; then simulations that are better by as
+        much."""
         margin = 0.0
+        states = [*states[:1], *self._others(setting, states[0]), *states[1:]]
         least = self.judge.goal.min_sqnr
         while states:
             try:
@@ -523,11 +530,17 @@ class _Search(Search):
                 return self.chosen(trial, kept(setting.config, states[0]), partial(setting.table, states[0]))
             simulated = self._trial(setting, states[0])
             following = []
-            if least is not None and trial.sqnr < least:
+            if setting.layers.share(states[0]) < GOOD_SHARE and least is not None and trial.sqnr < least:
                 margin = max(margin + _LEAST_MARGIN, simulated.sqnr - trial.sqnr + _LEAST_MARGIN)
                 following = self._with_layers(setting, margin)
             states = following if following and following[0] not in states[:1] else states[1:]
         return None
+
+    def _others(self, setting: _Setting, first: _State) -> list[_State]:
+        """Other states whose simulation is accurate enough, with GOOD_SHARE in 8 bits, those with most first."""
+        shares = {state: setting.layers.share(state) for state in self._simulated.get(setting.name, ())}
+        good = [state for state, share in shares.items() if share >= GOOD_SHARE and state != first]
+        return sorted(good, key=lambda state: -shares[state])[:_OTHERS]
 
     def _with_layers(self, setting: _Setting, margin: float) -> list[_State]:
         """States in which the simulation is accurate enough, by `margin` dB more than required: the smallest, then
