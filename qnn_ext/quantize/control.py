@@ -65,7 +65,7 @@ KEEP = ("auto", "int16", "float32")
 GOOD_SHARE = 0.9
 _ENOUGH = 0.9  # of the noise that float would remove: then 16 bits will do
 _SETTINGS_TRIED = 3  # with layers kept, if the best setting leaves less than GOOD_SHARE in 8 bits
-_OTHERS = 4  # states tried in place of one whose integers are worse than their simulation
+_MOST_TRIED = 6  # states whose integers are tried in order of what is in 8 bits
 _LEAST_MARGIN = 0.1  # dB
 
 # fields of QConfig and the values tried, if the user left them alone
@@ -514,33 +514,30 @@ class _Search(Search):
     # ---- layers
 
     def _accepted(self, setting: _Setting, states: list[_State]) -> Controlled | None:
-        """The first state whose integers are accurate enough. Where they are worse than their simulation, other states
-        with as few layers kept come next, since errors fall differently in each; then simulations that are better by as
-        much."""
-        margin = 0.0
-        states = [*states[:1], *self._others(setting, states[0]), *states[1:]]
+        """The first state whose integers are accurate enough, of all that simulate accurately those with most in 8 bits
+        first: errors fall differently in integers. Simulations that are better by as much as integers are worse give
+        further ones. After some, the states of the path follow."""
+        margin, tried = 0.0, 0
         least = self.judge.goal.min_sqnr
-        while states:
+        pending = [*self._simulated.get(setting.name, ()), *states]
+        done: list[_State] = []
+        while pending := [state for state in pending if state not in done]:
+            state = max(pending, key=setting.layers.share) if tried < _MOST_TRIED else pending[0]
+            done.append(state)
             try:
-                trial = self._integers(setting, states[0])
+                trial = self._integers(setting, state)
             except NothingMarkedError:  # sums and joins, which are quantized beside products only
-                states = states[1:]
                 continue
             if trial.reached:
-                return self.chosen(trial, kept(setting.config, states[0]), partial(setting.table, states[0]))
-            simulated = self._trial(setting, states[0])
-            following = []
-            if setting.layers.share(states[0]) < GOOD_SHARE and least is not None and trial.sqnr < least:
-                margin = max(margin + _LEAST_MARGIN, simulated.sqnr - trial.sqnr + _LEAST_MARGIN)
+                return self.chosen(trial, kept(setting.config, state), partial(setting.table, state))
+            tried += 1
+            if least is not None and trial.sqnr < least and tried < _MOST_TRIED:
+                margin = max(margin, self._trial(setting, state).sqnr - trial.sqnr) + _LEAST_MARGIN
                 following = self._with_layers(setting, margin)
-            states = following if following and following[0] not in states[:1] else states[1:]
+                pending = [*self._simulated.get(setting.name, ()), *(following or states)]
+            elif tried == _MOST_TRIED:
+                pending = states
         return None
-
-    def _others(self, setting: _Setting, first: _State) -> list[_State]:
-        """Other states whose simulation is accurate enough, with GOOD_SHARE in 8 bits, those with most first."""
-        shares = {state: setting.layers.share(state) for state in self._simulated.get(setting.name, ())}
-        good = [state for state, share in shares.items() if share >= GOOD_SHARE and state != first]
-        return sorted(good, key=lambda state: -shares[state])[:_OTHERS]
 
     def _with_layers(self, setting: _Setting, margin: float) -> list[_State]:
         """States in which the simulation is accurate enough, by `margin` dB more than required: the smallest, then

@@ -87,7 +87,9 @@ def plain_groups_of(function: relax.Function) -> list[Group]:
 
 def factored_tensors(function: relax.Function) -> set[str]:
     """The tensors in these groups with factors that are not fixed."""
-    found = ((name, group.fixed[along.factors]) for group in groups_of(function) for name, along in group.tensors.items())
+    found = (
+        (name, group.fixed[along.factors]) for group in groups_of(function) for name, along in group.tensors.items()
+    )
     return {name for name, fixed in found if not fixed.all()}
 
 
@@ -283,7 +285,9 @@ class _Search:
         if axis is None or shape_of(data) != shape_of(var) or not self._is_own(value.args[place]):
             self._fix([data])
             return
-        self._note("scaled", (index, place), axis if numbers.size > 1 else numbers.ndim - 1, np.ravel(numbers), numbers.ndim)
+        self._note(
+            "scaled", (index, place), axis if numbers.size > 1 else numbers.ndim - 1, np.ravel(numbers), numbers.ndim
+        )
         self._add(var, numbers)
 
     def _gate(self, var: relax.Var, value: relax.Call) -> None:

@@ -199,7 +199,10 @@ def halves(emit, x):
 
 def cross_stage(emit, x):
     """A residual unit and what goes around it, concatenated; the input of the unit is added to what it computes."""
-    one, two = (emit(part) for part in halves(emit, activation(emit, conv(emit, x, weight(16, 16, 1, 1, of=SPREAD.reshape(-1, 1, 1, 1))))))
+    one, two = (
+        emit(part)
+        for part in halves(emit, activation(emit, conv(emit, x, weight(16, 16, 1, 1, of=SPREAD.reshape(-1, 1, 1, 1)))))
+    )
     deep = activation(emit, conv(emit, one, weight(8, 8, 3, 3)))
     return emit(relax.op.concat([emit(relax.op.add(one, deep)), two], 1))
 

@@ -1,5 +1,7 @@
 """Learned rounding: errors of layers on the data never grow, and the integers are those that realize finds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -7,10 +9,21 @@ from tvm import relax
 from qnn_ext.errors import QuantizationError
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
-from qnn_ext.quantize import QConfig, annotate, calibrate, fold, quantize, realize, round_weights, sites
+from qnn_ext.quantize import (
+    CalibrationTable,
+    QConfig,
+    annotate,
+    calibrate,
+    fold,
+    quantize,
+    realize,
+    round_weights,
+    sites,
+    stages,
+)
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.dataset import batches
-from qnn_ext.quantize.learned import DAMPING, result_errors, round_matrices
+from qnn_ext.quantize.learned import DAMPING, decoded, encoded, result_errors, round_matrices
 from qnn_ext.quantize.patches import sampled, weighted_products
 from qnn_ext.quantize.switchable import observations
 
@@ -145,3 +158,68 @@ def test_it_needs_data():
     module, _, table, _ = prepared("dense", QConfig())
     with pytest.raises(QuantizationError, match="weight_rounding needs data"):
         quantize(module, table=table, config=QConfig(weight_rounding="gptq"))
+
+
+def correlated_layers(few_rows: bool):
+    """Two layers, a weight of the second of which multiplies inputs that are alike; few_rows: once in a sample."""
+    mixing = correlated(24, 24)
+
+    def body(emit, x):
+        y = emit(
+            relax.op.nn.conv2d(x, constant((mixing @ RNG.normal(size=(24, 3))).astype(np.float32)[:, :, None, None]))
+        )
+        y = emit(relax.op.nn.relu(y))
+        y = emit(relax.op.mean(y, [2, 3])) if few_rows else y
+        return emit(relax.op.matmul(y, _weight(24, 8)) if few_rows else relax.op.nn.conv2d(y, _weight(8, 24, 1, 1)))
+
+    return float_module((1, 3, 8, 8), body)
+
+
+def test_auto_rounds_what_holds_on_other_data(tmp_path):
+    module = correlated_layers(few_rows=False)
+    data = RNG.normal(size=(16, 1, 3, 8, 8)).astype(np.float32)
+    config = QConfig(balance=False, equalize=False, nbit_weight=4)
+    held = RNG.normal(size=(8, 1, 3, 8, 8)).astype(np.float32)
+    exact = np.stack([Interpreter(module)(x) for x in held])
+
+    def sqnr(integers):
+        return fidelity(exact, np.stack([Interpreter(integers)(x) for x in held])).sqnr
+
+    done = stages(module, dataset=list(data), config=config)
+    assert done.table.roundings
+    nearest = quantize(module, dataset=list(data), config=replace(config, weight_rounding="nearest"))
+    assert sqnr(done.result) > sqnr(nearest) + 3
+    done.table.save(tmp_path / "table.json")
+    again = quantize(module, config=config, table=tmp_path / "table.json")  # without data
+    np.testing.assert_array_equal(Interpreter(again)(held[0]), Interpreter(done.result)(held[0]))
+
+
+def test_auto_leaves_what_a_few_rows_say():
+    module = correlated_layers(few_rows=True)
+    data = RNG.normal(size=(4, 1, 3, 8, 8)).astype(np.float32)
+    assert "matmul" not in " ".join(stages(module, dataset=list(data)).table.roundings)
+    assert stages(module, dataset=list(data[:1])).table.roundings == {}  # nothing to judge it on
+    assert stages(module, dataset=list(data), config=QConfig(calibrate_mode="minmax")).table.roundings == {}
+
+
+@pytest.mark.parametrize("wrong", ["", "AAAA", encoded(np.zeros(5))])
+def test_roundings_of_another_model_are_refused(wrong, tmp_path):
+    module = correlated_layers(few_rows=False)
+    data = list(RNG.normal(size=(8, 1, 3, 8, 8)).astype(np.float32))
+    table = stages(module, dataset=data).table
+    weight = next(name for name in table.ranges if name.endswith(".weight"))
+    for roundings in ({weight: wrong}, {"none.weight": encoded(np.zeros(5))}):
+        with pytest.raises(QuantizationError, match="roundings of the calibration table do not fit"):
+            quantize(module, table=replace(table, roundings=roundings))
+    path = tmp_path / "table.json"
+    path.write_text(
+        '{"format": "qnn_ext calibration table", "version": 1, "model": "", "roundings": [1], "ranges": {}}'
+    )
+    with pytest.raises(QuantizationError, match='"roundings" must map'):
+        CalibrationTable.load(path)
+
+
+def test_steps_as_text():
+    steps = RNG.integers(-3, 4, (5, 7))
+    np.testing.assert_array_equal(decoded(encoded(steps), (5, 7)), steps)
+    assert decoded(encoded(steps), (5, 6)) is None and decoded("not base64!", (5, 7)) is None
