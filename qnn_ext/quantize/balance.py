@@ -148,7 +148,7 @@ def _reading(
         yield index, channels, weights[index], weights[index].input_squares()
     for place, along in group.factors.items():
         index, position = place
-        own = np.square(np.ravel(constant_value(bindings[index].value.args[position])).astype(np.float64))
+        own = np.square(np.asarray(constant_value(bindings[index].value.args[position]), np.float64).ravel())
         behind = next((other for other in groups if place in other.scaled), None)
         squares = np.zeros(0 if behind is None else behind.channels)
         for reader, channels in () if behind is None else behind.consumers.items():

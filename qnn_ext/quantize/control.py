@@ -232,8 +232,8 @@ class _Setting:
         found = {site.name: (wide if site.bits > 8 else narrow).ranges.get(site.name) for site in sites(annotated)}
         others = self._calibrated(config)[1] if None in found.values() else narrow
         roundings = {name: steps for name, steps in narrow.roundings.items() if name in found}
-        ranges = {name: value or others[name] for name, value in found.items()}
-        ranges = replace(narrow, ranges=ranges, biases={}, roundings=roundings)
+        known = {name: value or others[name] for name, value in found.items()}
+        ranges = replace(narrow, ranges=known, biases={}, roundings=roundings)
         if config.bias_correction != "auto":
             return ranges
         return replace(ranges, biases=mean_errors(annotated, ranges, self._data, config, cautious=True))

@@ -103,15 +103,15 @@ def learned_steps(annotated: QnnModule, table: Mapping[str, Range], dataset: Any
     data = batches(dataset, annotated.inputs)
     tensors_of = _compared_tensors(annotated, products)
     steps = {}
-    for product, halves in _moments(annotated, products, data, tensors_of):
-        if halves[1] is None:  # a single batch
+    for product, (even, odd) in _moments(annotated, products, data, tensors_of):
+        if even is None or odd is None:  # a single batch
             continue
         real = _in_steps(product)
         nearest = np.clip(np.rint(real), *product.site.limits)
-        found = round_matrices(real, halves[0], *product.site.limits)
-        errors = (result_errors(real, one, with_damping(halves[1])).sum() for one in (found, nearest))
+        found = round_matrices(real, even, *product.site.limits)
+        errors = (result_errors(real, one, with_damping(odd)).sum() for one in (found, nearest))
         if next(errors) < _CLEARLY * next(errors):
-            found = round_matrices(real, halves[0] + halves[1], *product.site.limits)
+            found = round_matrices(real, even + odd, *product.site.limits)
             difference = product.weight.with_matrices(found - nearest).array
             steps[product.site.site.name] = encoded(difference)
     return steps
@@ -167,7 +167,7 @@ def _compared_tensors(annotated: QnnModule, products: Sequence[WeightedProduct])
         read.setdefault(str(product.source), []).append(product.data)
 
     def tensors_of(batch: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        tensors = {}
+        tensors: dict[str, np.ndarray] = {}
         arrays = engine.run(list(batch)).values()
         for of, channels_last, array in zip(instrumented.sites, instrumented.channels_last, arrays, strict=True):
             if channels_last:
