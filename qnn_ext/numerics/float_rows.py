@@ -14,25 +14,26 @@ LANES = 16  # partial sums of a row, each over its elements i, i + 16, i + 32, �
 
 
 def row_sum(x: Array) -> Array:
-    """Σ over the last axis, kept with extent 1: sixteen partial sums, then repeatedly one half added to the other."""
+    """Σ over the last axis, kept with extent 1: sixteen partial sums; the second eight are added to the first, then
+    repeatedly each to its neighbour."""
     length = x.shape[-1]
     padded = np.zeros((*x.shape[:-1], -(-length // LANES) * LANES), np.float32)
     padded[..., :length] = x
     lanes = np.zeros((*x.shape[:-1], LANES), np.float32)
     for start in range(0, length, LANES):
         lanes = lanes + padded[..., start : start + LANES]
+    lanes = lanes[..., : LANES // 2] + lanes[..., LANES // 2 :]
     while lanes.shape[-1] > 1:
-        half = lanes.shape[-1] // 2
-        lanes = lanes[..., :half] + lanes[..., half:]
+        lanes = lanes[..., ::2] + lanes[..., 1::2]
     return lanes
 
 
 def softmax(x: Array, axis: int = -1) -> Array:
-    """e^(x − max) / Σ e^(x − max) over one axis of float32 values."""
+    """e^(x − max) · (1 / Σ e^(x − max)) over one axis of float32 values."""
     rows = np.moveaxis(x, axis, -1)
     with np.errstate(all="ignore"):
         exps = elementary.on_arrays(elementary.exp, rows - rows.max(axis=-1, keepdims=True))
-        return np.ascontiguousarray(np.moveaxis(exps / row_sum(exps), -1, axis))
+        return np.ascontiguousarray(np.moveaxis(exps * (np.float32(1) / row_sum(exps)), -1, axis))
 
 
 def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:

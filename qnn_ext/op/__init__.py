@@ -18,6 +18,7 @@ from .float8 import float8
 from .fma import fma
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
+from .logistic import logistic
 from .loop import loop
 from .non_max_suppression import non_max_suppression
 from .normalize import normalize
@@ -93,6 +94,7 @@ __all__ = [
     "leaky_relu",
     "log",
     "log_softmax",
+    "logistic",
     "loop",
     "max",
     "mean",

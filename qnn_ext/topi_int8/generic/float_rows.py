@@ -17,7 +17,7 @@ Combine = Callable[[Expr, Expr], Expr]
 
 
 class _Rows:
-    """Reductions over one axis of float32 elements: sixteen in parallel, then pairwise by halves."""
+    """Reductions over one axis of float32 elements, in the order of `float_rows.row_sum`: sixteen in parallel."""
 
     def __init__(self, shape: Sequence[int], axis: int = -1) -> None:
         self.axis = axis % len(shape)
@@ -48,11 +48,14 @@ class _Rows:
                 parts = [lanes(*self.at(i, lane))] if lanes is not None else []
                 parts += [element(*self.at(i, whole * LANES + lane))] if lane < rest else []
                 terms.append(parts[0] if len(parts) == 1 else combine(*parts) if parts else None)
+            half = LANES // 2
+            terms = pairs(terms[:half], terms[half:])
             while len(terms) > 1:
-                half = len(terms) // 2
-                pairs = zip(terms[:half], terms[half:], strict=True)
-                terms = [low if high is None else combine(low, high) for low, high in pairs]
+                terms = pairs(terms[::2], terms[1::2])
             return terms[0]
+
+        def pairs(first: list, second: list) -> list:
+            return [low if high is None else combine(low, high) for low, high in zip(first, second, strict=True)]
 
         return te.compute((*self.before, *self.after), row, name=name, attrs={KEEP: True})
 
@@ -64,13 +67,16 @@ class _Rows:
 
 
 def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
-    """e^(x − max) / Σ e^(x − max) over one axis."""
+    """e^(x − max) · (1 / Σ e^(x − max)) over one axis."""
     shape = [int(size) for size in x.shape]
     rows = _Rows(shape, axis)
     high = rows.max(x, "row_max")
     exps = te.compute(shape, lambda *i: elementary.exp(x(*i) - high(*rows.of(i)), elementary.TIR), name="exps")
     total = rows.sum(exps, "row_total")
-    return te.compute(shape, lambda *i: exps(*i) / total(*rows.of(i)), name="softmax")
+    inverse = te.compute(
+        total.shape, lambda *i: elementary.TIR.const(1.0) / total(*i), name="row_inverse", attrs={KEEP: True}
+    )
+    return te.compute(shape, lambda *i: exps(*i) * inverse(*rows.of(i)), name="softmax")
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:

@@ -12,6 +12,7 @@ from tvm import relax
 from ....op.base import constant
 from ...recurrent import Function
 from ..node import Node
+from .arithmetic import logistic
 
 Emit = Callable[[relax.Expr], relax.Expr]
 
@@ -103,8 +104,9 @@ def _elu(emit: Emit, x: relax.Expr, alpha: float, beta: float) -> relax.Expr:
 
 
 def _softsign(emit: Emit, x: relax.Expr, alpha: float, beta: float) -> relax.Expr:
-    """x / (1 + |x|)"""
-    return emit(relax.op.divide(x, emit(relax.op.add(emit(relax.op.abs(x)), _number(x, 1)))))
+    """x / (1 + |x|), by the reciprocal"""
+    inverse = emit(relax.op.divide(_number(x, 1), emit(relax.op.add(emit(relax.op.abs(x)), _number(x, 1)))))
+    return emit(relax.op.multiply(x, inverse))
 
 
 def _softplus(emit: Emit, x: relax.Expr, alpha: float, beta: float) -> relax.Expr:
@@ -125,7 +127,7 @@ _ACTIVATIONS = {
     "leakyrelu": _Activation(_leaky_relu, (0.01,)),
     "relu": _Activation(partial(_plain, relax.op.nn.relu)),
     "scaledtanh": _Activation(_scaled_tanh, (None, None)),
-    "sigmoid": _Activation(partial(_plain, relax.op.sigmoid)),
+    "sigmoid": _Activation(partial(_plain, logistic)),
     "softplus": _Activation(_softplus),
     "softsign": _Activation(_softsign),
     "tanh": _Activation(partial(_plain, relax.op.tanh)),

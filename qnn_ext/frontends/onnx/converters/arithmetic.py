@@ -44,6 +44,11 @@ def cast(node: Node, value: relax.Expr, dtype: str) -> relax.Expr:
     return value if str(value.ty.dtype) == dtype else node.emit(relax.op.astype(value, dtype))
 
 
+def logistic(x: relax.Expr) -> relax.Expr:
+    """1 / (1 + e^−x); of float32 as ONNX Runtime approximates it."""
+    return qnn.logistic(x) if str(x.ty.dtype) == "float32" else relax.op.sigmoid(x)
+
+
 def is_scalar(value: relax.Expr) -> bool:
     """Whether it has one element."""
     return math.prod(shape_of(value)) == 1

@@ -8,19 +8,20 @@ constant, QLinearAdd and QLinearMul also when they are run-time values.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....numerics import mlas
+from ....numerics import elementary
 from ....op.base import normalize_axis, shape_of
 from ....op.qlinear import adds_lhs_first
 from ....op.table import function_table
 from ....qparams import QParams
 from ..node import Node
 from ..registry import MICROSOFT, converter
-from .arithmetic import cast, known, lookup, minus, number, over, scalar, times
+from .arithmetic import cast, known, logistic, lookup, minus, number, over, scalar, times
 from .qdq import dequantize_linear, quantize_linear
 
 converter("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
@@ -118,9 +119,8 @@ def qlinear_leaky_relu(node: Node) -> relax.Expr:
 
 @converter("QLinearSigmoid", domain=MICROSOFT)
 def qlinear_sigmoid(node: Node) -> relax.Expr:
-    """y = 1 / (1 + e^−x), which ONNX Runtime approximates by a quotient of polynomials; exact to float32 where the
-    QParams are known only at run time."""
-    return _unary(node, mlas.logistic, lambda x: node.emit(relax.op.sigmoid(x)))
+    """y = 1 / (1 + e^−x); bit-exact with ONNX Runtime."""
+    return _unary(node, partial(elementary.on_arrays, elementary.logistic), lambda x: node.emit(logistic(x)))
 
 
 # ---- several tensors ---------------------------------------------------------------------------------------------

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 from tvm import relax
 
 from ....limits import check_rank
-from ....op.base import constant, normalize_axis
+from ....op.base import constant, constant_value, normalize_axis
 from ..fallback import convert_with_tvm
 from ..node import Node
 from ..registry import converter
+from .arithmetic import logistic, number
 
 _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Abs": relax.op.abs,
@@ -23,7 +25,7 @@ _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Neg": relax.op.negative,
     "Not": relax.op.logical_not,
     "Relu": relax.op.nn.relu,
-    "Sigmoid": relax.op.sigmoid,
+    "Sigmoid": logistic,
     "Sqrt": relax.op.sqrt,
     "Tanh": relax.op.tanh,
 }
@@ -58,7 +60,28 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
     """A function of two tensors. Integers divide towards zero."""
     if node.op_type == "Div" and "int" in node.dtype(0):
         return convert_with_tvm(node)
+    if node.op_type == "Div" and _begins_gelu(node):
+        return relax.op.multiply(node.input(0), number(math.sqrt(0.5)))
     return _BINARY[node.op_type](node.input(0), node.input(1))
+
+
+def _begins_gelu(node: Node) -> bool:
+    """Whether x / √2 is only read by erf(…) + 1, multiplied: ONNX Runtime makes that a Gelu, which multiplies by √½."""
+    if not _is_number(node.input(1), math.sqrt(2.0)):
+        return False
+    graph, reader = node.assembly.neighbours, node.operator
+    for op_type in ("Erf", "Add", "Mul"):
+        following = graph.only_reader(reader.outputs[0])
+        if following is None or following.op_type != op_type or following.domain:
+            return False
+        reader = following
+    return True
+
+
+def _is_number(value: relax.Expr, number: float) -> bool:
+    """Whether a value is one float32 number, known at import."""
+    known = constant_value(value)
+    return known is not None and known.dtype == np.float32 and known.size == 1 and known.item() == np.float32(number)
 
 
 @converter(*_EXTREMES)

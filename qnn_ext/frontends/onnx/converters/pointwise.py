@@ -13,6 +13,8 @@ from ...building import sign_or_nan, to_bfloat16
 from ..fallback import convert_with_tvm
 from ..node import Node
 from ..registry import converter
+from .activations import activation
+from .arithmetic import logistic
 from .float8 import rounded_to_float8, to_float8
 
 
@@ -129,12 +131,30 @@ def prelu(node: Node) -> relax.Expr:
     return relax.op.where(node.emit(relax.op.less(data, _like(node, 0.0))), scaled, data)
 
 
+@converter("HardSigmoid")
+def hard_sigmoid(node: Node) -> relax.Expr:
+    """max(0, min(1, alpha · x + beta))"""
+    return activation(node, "HardSigmoid", (node.attribute("alpha", 0.2), node.attribute("beta", 0.5)))(node.input(0))
+
+
+@converter("Softsign")
+def softsign(node: Node) -> relax.Expr:
+    """x / (1 + |x|)"""
+    return activation(node, "Softsign", ())(node.input(0))
+
+
+@converter("HardSwish", since=14)
+def hard_swish(node: Node) -> relax.Expr:
+    """x · max(0, min(1, x / 6 + ½))"""
+    return relax.op.multiply(node.input(0), activation(node, "HardSigmoid", (1 / 6, 0.5))(node.input(0)))
+
+
 @converter("Swish", since=24)
 def swish(node: Node) -> relax.Expr:
     """x · sigmoid(alpha · x)."""
     data, alpha = node.input(0), node.attribute("alpha", 1.0)
     scaled = data if alpha == 1.0 else node.emit(relax.op.multiply(data, _like(node, alpha)))
-    return relax.op.multiply(data, node.emit(relax.op.sigmoid(scaled)))
+    return relax.op.multiply(data, node.emit(logistic(scaled)))
 
 
 @converter("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare", since=18)

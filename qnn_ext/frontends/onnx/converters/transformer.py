@@ -13,7 +13,7 @@ from ....op.base import constant, shape_of
 from ...run_time import checked_indices
 from ..node import Node
 from ..registry import MICROSOFT, converter
-from .arithmetic import cast, known, number, plus, times
+from .arithmetic import cast, known, logistic, number, plus, times
 
 # ---- embeddings --------------------------------------------------------------------------------------------------
 
@@ -145,4 +145,4 @@ def fast_gelu(node: Node) -> relax.Expr:
 def quick_gelu(node: Node) -> relax.Expr:
     """x · sigmoid(alpha·x)"""
     scaled = times(node, node.input(0), number(node.attribute("alpha", 1.702), node.dtype(0)))
-    return relax.op.multiply(node.input(0), node.emit(relax.op.sigmoid(scaled)))
+    return relax.op.multiply(node.input(0), node.emit(logistic(scaled)))
