@@ -4,8 +4,8 @@ Each is written once over an `Arithmetic`, of which there are two: NumPy arrays 
 code). Both round every operation in the same way, so results are equal bit for bit, on every CPU. Errors are below
 2 ulp (those of a C library, below 1).
 
-exp, erf, tanh, gelu and logistic have the coefficients and steps of ONNX Runtime's MLAS on CPUs with fused multiply-add,
-and so its bits. Only where an exponential is less than the smallest normal number, it is 0 here.
+exp, erf, tanh, gelu and logistic have the coefficients and steps of ONNX Runtime's MLAS on CPUs with fused multiply-
+add, and so its bits. Only where an exponential is less than the smallest normal number, it is 0 here.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ LOGISTIC = define("logistic", "data", _infer, _reference, TRAITS, "logistic func
 def logistic(data: relax.Expr) -> relax.Call:
     """1 / (1 + e^−x) as ½ + x·P(x²) / Q(x²), the polynomials by fused multiply-adds; 0 and 1 beyond ±18, NaN for NaN.
 
-    data: float32. The result is off by at most 2⁻²³, so that a small one has a large relative error, which relax.sigmoid
-    has not. Raises ShapeError. Source: MlasComputeLogistic of ONNX Runtime, on CPUs with fused multiply-add.
+    data: float32. The absolute error is below 2⁻²³; that of relax.sigmoid is relative. Raises ShapeError. Source:
+    MlasComputeLogistic of ONNX Runtime, on CPUs with fused multiply-add.
     """
     return LOGISTIC.call(data)
 

@@ -10,7 +10,7 @@ from qnn_ext.targets.names import make_target
 from qnn_ext.topi_int8.generic import float_rows
 from qnn_ext.topi_int8.generic.schedule import schedule_generic
 
-SHAPES = [(12, 50, 50), (3, 197), (2, 3, 768), (130, 3072), (5, 15), (4, 16), (7, 1)]
+SHAPES = [(12, 50, 50), (3, 197), (4, 43), (5, 12), (2, 3, 768), (130, 3072), (5, 15), (4, 16), (7, 1)]
 
 
 def run(outputs, arrays, shape, threads):

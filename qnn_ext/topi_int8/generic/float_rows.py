@@ -8,12 +8,23 @@ from tvm import te, tirx
 
 from ...numerics import elementary, tir
 from ...numerics.annotations import KEEP
-from ...numerics.float_rows import LANES
+from ...numerics.float_rows import LANES, SQUARES, rounded_squares
 from .elementwise import Constants, Expr, Operand
 from .stages import stages
 
 Element = Callable[..., Expr]
 Combine = Callable[[Expr, Expr], Expr]
+
+
+def _plus_square(total: Expr, x: Expr) -> Expr:
+    return tir.shared(x, lambda x: tir.fused_multiply_add(x, x, total))
+
+
+def _plus_rounded_square(total: Expr, x: Expr) -> Expr:
+    return total + tir.shared(x, lambda x: tir.fence(x * x))
+
+
+_SUM_OF_SQUARES = te.comm_reducer(_plus_square, lambda dtype: tirx.const(0, dtype), name="sum_of_squares")
 
 
 class _Rows:
@@ -62,6 +73,29 @@ class _Rows:
     def sum(self, element: Element, name: str) -> te.Tensor:
         return self.reduce(element, lambda a, b: a + b, te.sum, name)
 
+    def squares(self, element: Element, name: str) -> te.Tensor:
+        """Σ element² of rows along the last axis, in the order of `float_rows.row_squares`."""
+        whole, rounded = self.length // SQUARES, rounded_squares(self.length)
+        k = te.reduce_axis((0, whole), "k")
+
+        def lane_sum(*i: Expr) -> Expr:
+            return _SUM_OF_SQUARES(element(*i[:-1], k * SQUARES + i[-1]), axis=k)
+
+        lanes = te.compute((*self.before, SQUARES), lane_sum, name=f"{name}_lanes") if whole > 0 else None
+
+        def row(*i: Expr) -> Expr:
+            terms = [elementary.TIR.const(0.0) if lanes is None else lanes(*i, lane) for lane in range(SQUARES)]
+            while len(terms) > 1:
+                half = len(terms) // 2
+                terms = [low + high for low, high in zip(terms[:half], terms[half:], strict=True)]
+            total = terms[0]
+            for position in range(whole * SQUARES, self.length):
+                add = _plus_rounded_square if position in rounded else _plus_square
+                total = add(total, element(*i, position))
+            return total
+
+        return te.compute(self.before, row, name=name, attrs={KEEP: True})
+
     def max(self, element: Element, name: str) -> te.Tensor:
         return self.reduce(element, tirx.max, te.max, name)
 
@@ -80,18 +114,23 @@ def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
-    """fma((x − mean) / √(variance + ε), γ, β), with the variance computed from the deviations."""
+    """fma((x − mean) / √(variance + ε), γ, β), with the mean from a sum in float64 and the variance from the deviations."""
     shape = [int(size) for size in x.shape]
     const = elementary.TIR.const
     count = const(shape[-1])
     rows = _Rows(shape)
-    total = rows.sum(x, "row_total")
-    mean = te.compute(shape[:-1], lambda *i: total(*i) / count, name="row_mean", attrs={KEEP: True})
+    total = rows.sum(lambda *i: x(*i).astype("float64"), "row_total")
+    mean = te.compute(
+        shape[:-1],
+        lambda *i: (total(*i) / tirx.const(float(shape[-1]), "float64")).astype("float32"),
+        name="row_mean",
+        attrs={KEEP: True},
+    )
 
     def deviation(*i: Expr) -> Expr:
         return x(*i) - mean(*i[:-1])
 
-    squares = rows.sum(lambda *i: tir.fence(tir.shared(deviation(*i), lambda d: d * d)), "row_squares")
+    squares = rows.squares(deviation, "row_squares")
     inverse = te.compute(
         shape[:-1],
         lambda *i: const(1.0) / tirx.sqrt(squares(*i) / count + const(epsilon)),
