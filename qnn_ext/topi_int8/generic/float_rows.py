@@ -114,7 +114,7 @@ def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
-    """fma((x − mean) / √(variance + ε), γ, β), with the mean from a sum in float64 and the variance from the deviations."""
+    """fma((x − mean) / √(variance + ε), γ, β): the mean from a sum in float64, the variance from the deviations."""
     shape = [int(size) for size in x.shape]
     const = elementary.TIR.const
     count = const(shape[-1])
