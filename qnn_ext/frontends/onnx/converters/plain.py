@@ -14,6 +14,7 @@ from ..fallback import convert_with_tvm
 from ..node import Node
 from ..registry import converter
 from .arithmetic import logistic, number
+from .scaled_matmul import is_part_of_matmul
 
 _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Abs": relax.op.abs,
@@ -60,6 +61,8 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
     """A function of two tensors. Integers divide towards zero."""
     if node.op_type == "Div" and "int" in node.dtype(0):
         return convert_with_tvm(node)
+    if is_part_of_matmul(node):
+        return next(value for value in (node.input(0), node.input(1)) if constant_value(value) is None)
     if node.op_type == "Div" and _begins_gelu(node):
         return relax.op.multiply(node.input(0), number(math.sqrt(0.5)))
     return _BINARY[node.op_type](node.input(0), node.input(1))

@@ -22,6 +22,7 @@ from ..reader import Operator
 from ..registry import converter
 from .arithmetic import cast, plus
 from .microsoft_nbits import DTYPES, LEAST_INT8_BLOCK, BlockedWeight, of_int8
+from .scaled_matmul import scaled_matmul
 
 _LEAST_BLOCK = 16
 _BLOCK = 32  # of a weight with one scale, or one for each column
@@ -32,7 +33,7 @@ _MOVES = ("Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  
 def matmul(node: Node) -> relax.Expr:
     """A · B."""
     product = weight_only_product(node)
-    return relax.op.matmul(node.input(0), node.input(1)) if product is None else product
+    return scaled_matmul(node) if product is None else product
 
 
 def weight_only_product(node: Node, bias: relax.Expr | None = None) -> relax.Expr | None:
