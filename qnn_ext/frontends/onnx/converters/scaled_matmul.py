@@ -14,7 +14,8 @@ from .arithmetic import number
 
 
 def scaled_matmul(node: Node) -> relax.Expr:
-    """A · B, without the numbers that A and B were multiplied by, then by these and what the result is multiplied by."""
+    """A · B of the operands before they were multiplied by numbers, times these and the number that the result is
+    multiplied by."""
     assembly = node.assembly
     if not _is_of_two_computed(assembly, node.operator):
         return relax.op.matmul(node.input(0), node.input(1))
