@@ -17,6 +17,7 @@ from . import islands, quantized  # noqa: F401  (they fill the registry)
 from .builder import GENERATORS, make
 
 FLOAT = "a float operator: tests/frontends/onnx/test_float_nodes.py and test_attention.py compare it with ONNX Runtime"
+FUNCTION = "a float function: tests/frontends/onnx/test_float_functions.py compares it with ONNX Runtime"
 FLOATS = """
 Attention BatchNormalization BiasGelu CastLike Celu Einsum EmbedLayerNormalization EyeLike FastGelu FusedMatMul Gelu
 IsInf LayerNormalization Mod Pow QuickGelu RMSNormalization SimplifiedLayerNormalization SkipLayerNormalization
@@ -53,6 +54,7 @@ EXCLUDED = {
     "MatMulBnb4": "tests/frontends/onnx/test_microsoft_bnb4.py compares it with ONNX Runtime",
     **dict.fromkeys(("LSTM", "GRU", "RNN"), RECURRENT),
     **dict.fromkeys(FLOATS.split(), FLOAT),
+    **dict.fromkeys(("HardSigmoid", "HardSwish", "Softsign"), FUNCTION),
     **dict.fromkeys(OLDS.split(), OLD),
     **dict.fromkeys(PLAINS.split(), PLAIN),
     **dict.fromkeys(SIGNALS.split(), SIGNAL),

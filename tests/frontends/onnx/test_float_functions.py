@@ -1,0 +1,125 @@
+"""Float functions have the bits of ONNX Runtime with all optimizations, on x86 with fused multiply-add.
+
+ONNX Runtime sums rows of a softmax in the order of AVX-512 only where the CPU has it, and takes its approximation of
+GELU for groups of 16 elements.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+import qnn_ext
+from qnn_ext.targets.host import host_features
+
+from .graphs import interpret, model, node, run_ort, value
+
+pytestmark = pytest.mark.skipif("fma" not in host_features(), reason="ONNX Runtime rounds otherwise without FMA")
+F32 = np.float32
+HALVES = {"half": F32(0.5), "one": F32(1)}
+GELU = ["Mul", ["x", "half"], ["h"]], ["Erf", ["r"], ["e"]], ["Add", ["e", "one"], ["p"]], ["Mul", ["h", "p"], ["y"]]
+
+
+def check(nodes, constants, x, opset=20, outputs=("y",), interpreted=True):
+    """The compiled model gives ONNX Runtime's bits, and so does the interpreter unless there are float products. Signs of
+    zeros are left open."""
+    feed = x if isinstance(x, dict) else {"x": x}
+    inputs = [value(name, array.shape, F32) for name, array in feed.items()]
+    proto = model(nodes, inputs, [value(name, None, F32) for name in outputs], constants, opset)
+    expected = run_ort(proto, feed, optimized=True)
+    compiled = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run(feed)
+    for found in [list(compiled.values()), *([interpret(proto, feed)] if interpreted else [])]:
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def numbers(rng, *shape):
+    return rng.standard_normal(shape).astype(F32)
+
+
+@pytest.mark.parametrize("scale", [1, 30])
+@pytest.mark.parametrize("operator", ["Sigmoid", "Tanh", "Erf", "Softsign", "HardSigmoid", "HardSwish", "Gelu", "Sqrt"])
+def test_functions_of_one_tensor(rng, operator, scale):
+    x = np.concatenate([numbers(rng, 3996) * scale, np.float32([0, 1e30, -1e30, 1e-30])])
+    check([node(operator, ["x"], ["y"])], {}, x)
+
+
+def test_exp(rng):
+    check([node("Exp", ["x"], ["y"])], {}, np.linspace(-87, 88, 4000, dtype=F32))
+
+
+def test_hard_sigmoid_with_a_slope(rng):
+    check([node("HardSigmoid", ["x"], ["y"], alpha=1 / 6, beta=0.25)], {}, numbers(rng, 4000) * 4)
+
+
+def test_gelu_by_tanh(rng):
+    check([node("Gelu", ["x"], ["y"], approximate="tanh")], {}, numbers(rng, 4000) * 4)
+    check([node("FastGelu", ["x"], ["y"], domain="com.microsoft")], {}, numbers(rng, 4000) * 4)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1.702])
+def test_sigmoid_times_its_argument(rng, alpha):
+    nodes = [node("Mul", ["x", "a"], ["s"]), node("Sigmoid", ["s"], ["g"]), node("Mul", ["x", "g"], ["y"])]
+    check(
+        nodes if alpha != 1 else [node("Sigmoid", ["x"], ["g"]), nodes[-1]], {"a": F32(alpha)}, numbers(rng, 4000) * 4
+    )
+
+
+@pytest.mark.parametrize("operator, root", [("Div", 2**0.5), ("Mul", 0.5**0.5)])
+def test_gelu_written_out(rng, operator, root):
+    nodes = [node(operator, ["x", "root"], ["r"]), *(node(*one) for one in GELU)]
+    check(nodes, HALVES | {"root": F32(root)}, numbers(rng, 4000) * 4)
+
+
+def test_gelu_whose_inner_value_has_another_reader(rng):
+    """ONNX Runtime divides there."""
+    nodes = [node("Div", ["x", "root"], ["r"]), *(node(*one) for one in GELU), node("Abs", ["r"], ["z"])]
+    check(nodes, HALVES | {"root": F32(2**0.5)}, numbers(rng, 4000) * 4, outputs=("y", "z"))
+
+
+@pytest.mark.skipif("avx512f" not in host_features(), reason="the order of sums is that of AVX-512")
+@pytest.mark.parametrize("length", [7, 16, 64, 197, 768])
+def test_softmax(rng, length):
+    check([node("Softmax", ["x"], ["y"], axis=-1)], {}, numbers(rng, 40, length) * 3)
+
+
+@pytest.mark.parametrize("length", [8, 12, 15, 64, 197, 203, 768])
+def test_layer_normalization(rng, length):
+    constants = {"g": numbers(rng, length), "b": numbers(rng, length)}
+    nodes = [node("LayerNormalization", ["x", "g", "b"], ["y"], axis=-1, epsilon=1e-5)]
+    check(nodes, constants, numbers(rng, 40, length) * 2 + F32(0.5))
+
+
+ROOT = F32(1 / math.sqrt(5))
+SCALED = {
+    "both operands": [("Mul", "a s p"), ("Mul", "s b q"), ("MatMul", "p q y")],
+    "divided": [("Div", "a s p"), ("MatMul", "p b y")],
+    "the result divided": [("MatMul", "a b p"), ("Div", "p s y")],
+    "an operand and the result": [("Mul", "a s p"), ("MatMul", "p b q"), ("Mul", "q s y")],
+    "twice": [("Mul", "a s o"), ("Div", "o s2 p"), ("MatMul", "p b y")],
+    "behind a transposition": [("Transpose", "c t"), ("Mul", "t s q"), ("MatMul", "a q y")],
+    "before a transposition": [("Mul", "c s q"), ("Transpose", "q t"), ("MatMul", "a t y")],
+    "with another reader": [("Mul", "a s p"), ("MatMul", "p b y"), ("Relu", "p z")],
+    "a result with another reader": [("MatMul", "a b p"), ("Div", "p s y"), ("Relu", "p z")],
+    "by a vector": [("Mul", "a v p"), ("MatMul", "p b y")],
+}
+
+
+@pytest.mark.parametrize("case", SCALED)
+def test_products_are_scaled_once(rng, case):
+    nodes = []
+    for operator, names in SCALED[case]:
+        *read, written = names.split()
+        nodes.append(node(operator, read, [written], **({"perm": [0, 2, 1]} if operator == "Transpose" else {})))
+    shapes = {"a": (3, 20, 32), "b": (3, 32, 24), "c": (3, 24, 32)}
+    read = {name for one in nodes for name in one.input}
+    feed = {name: numbers(rng, *shape) for name, shape in shapes.items() if name in read}
+    constants = {"s": ROOT, "s2": np.array([1.7], F32), "v": numbers(rng, 32)}
+    outputs = [name for one in nodes for name in one.output if name in ("y", "z")]
+    check(
+        nodes,
+        {name: array for name, array in constants.items() if name in read},
+        feed,
+        outputs=outputs,
+        interpreted=False,
+    )
