@@ -21,8 +21,8 @@ GELU = ["Mul", ["x", "half"], ["h"]], ["Erf", ["r"], ["e"]], ["Add", ["e", "one"
 
 
 def check(nodes, constants, x, opset=20, outputs=("y",), interpreted=True):
-    """The compiled model gives ONNX Runtime's bits, and so does the interpreter unless there are float products. Signs of
-    zeros are left open."""
+    """The compiled model gives ONNX Runtime's bits, and so does the interpreter unless there are float products. Signs
+    of zeros are left open."""
     feed = x if isinstance(x, dict) else {"x": x}
     inputs = [value(name, array.shape, F32) for name, array in feed.items()]
     proto = model(nodes, inputs, [value(name, None, F32) for name in outputs], constants, opset)
