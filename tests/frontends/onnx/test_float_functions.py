@@ -90,6 +90,49 @@ def test_layer_normalization(rng, length):
     check(nodes, constants, numbers(rng, 40, length) * 2 + F32(0.5))
 
 
+@pytest.mark.parametrize("subtractions", [1, 2])
+@pytest.mark.parametrize("length", [96, 197])
+def test_layer_normalization_written_out(rng, length, subtractions):
+    nodes, constants = written_out(rng, length)
+    if subtractions == 2:
+        nodes[2:3] = [node("Sub", ["x", "m"], ["d2"]), node("Pow", ["d2", "two"], ["s"])]
+    check(nodes, constants, numbers(rng, 40, length) * 2 + F32(0.5), opset=13)
+
+
+@pytest.mark.parametrize("change", ["mean over rows", "cube", "deviations are an output", "γ of one row each"])
+def test_what_is_no_layer_normalization(rng, change):
+    nodes, constants = written_out(rng, 96)
+    if change == "mean over rows":
+        nodes[0] = node("ReduceMean", ["x"], ["m"], axes=[0])
+    elif change == "cube":
+        constants["two"] = F32(4)
+    elif change == "γ of one row each":
+        constants["g"] = numbers(rng, 40, 1)
+    outputs = ("y", "d") if change == "deviations are an output" else ("y",)
+    proto = model(nodes, [value("x", (40, 96), F32)], [value(name, None, F32) for name in outputs], constants, 13)
+    module = qnn_ext.from_onnx(proto)
+    assert "layer_norm" not in module.ir.script()
+    feed = {"x": numbers(rng, 40, 96)}
+    for ours, theirs in zip(interpret(proto, feed), run_ort(proto, feed), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def written_out(rng, length):
+    """The nodes and constants of a layer normalization as before operator set 17."""
+    nodes = [
+        node("ReduceMean", ["x"], ["m"], axes=[-1]),
+        node("Sub", ["x", "m"], ["d"]),
+        node("Pow", ["d", "two"], ["s"]),
+        node("ReduceMean", ["s"], ["v"], axes=[-1]),
+        node("Add", ["v", "eps"], ["w"]),
+        node("Sqrt", ["w"], ["q"]),
+        node("Div", ["d", "q"], ["n"]),
+        node("Mul", ["n", "g"], ["t"]),
+        node("Add", ["t", "b"], ["y"]),
+    ]
+    return nodes, {"g": numbers(rng, length), "b": numbers(rng, length), "two": F32(2), "eps": F32(1e-5)}
+
+
 ROOT = F32(1 / math.sqrt(5))
 SCALED = {
     "both operands": [("Mul", "a s p"), ("Mul", "s b q"), ("MatMul", "p q y")],

@@ -15,6 +15,7 @@ from ..node import Node
 from ..registry import converter
 from .arithmetic import logistic, number
 from .scaled_matmul import is_part_of_matmul
+from .written_out import layer_normalization
 
 _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Abs": relax.op.abs,
@@ -61,6 +62,8 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
     """A function of two tensors. Integers divide towards zero."""
     if node.op_type == "Div" and "int" in node.dtype(0):
         return convert_with_tvm(node)
+    if node.op_type == "Add" and (normalized := layer_normalization(node)) is not None:
+        return normalized
     if is_part_of_matmul(node):
         return next(value for value in (node.input(0), node.input(1)) if constant_value(value) is None)
     if node.op_type == "Div" and _begins_gelu(node):
