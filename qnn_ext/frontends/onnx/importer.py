@@ -53,6 +53,7 @@ from .shapes import InputShapes, fixing_hint
 from .tensors import FLOAT8, HELD_AS, KEEP_TYPES
 
 _MOST_NESTED = 32  # graphs within graphs
+_IN_FLOAT = ("nn.layer_norm",)  # of quantized tensors, by ONNX Runtime
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 
@@ -106,7 +107,7 @@ def _import(
         module = with_open_batch(imported, fixing_hint(model))
     else:
         module = _with_batch_elsewhere(imported, dims)
-    ir, notes = qdq_to_integer(round_float_weights(keep_packed(module.ir)))
+    ir, notes = qdq_to_integer(round_float_weights(keep_packed(module.ir)), _IN_FLOAT)
     return replace(module, ir=ir, notes=(*module.notes, *notes))
 
 

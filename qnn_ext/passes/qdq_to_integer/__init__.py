@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Collection
 
 from tvm import IRModule
 
@@ -28,8 +29,10 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 
-def qdq_to_integer(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
+def qdq_to_integer(mod: IRModule, in_float: Collection[str] = ()) -> tuple[IRModule, tuple[FloatNote, ...]]:
     """`mod` with integer operators wherever there is a rule, and a note for every operator that stays in float.
+
+    in_float: operators that the framework computes in float, whose bits a rule would not give
 
     `main` is a straight line of dataflow bindings. Functions without qnn.quantize and qnn.dequantize stay unchanged.
     The bodies of loops are converted each on its own.
@@ -37,9 +40,9 @@ def qdq_to_integer(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
     inner: list[FloatNote] = []
 
     def convert(body: IRModule) -> IRModule:
-        converted, found = qdq_to_integer(body)
+        converted, found = qdq_to_integer(body, in_float)
         inner.extend(found)
         return converted
 
-    mod, notes = Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod)).run()
+    mod, notes = Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod), in_float).run()
     return with_bodies(mod, convert), (*notes, *inner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from tvm import IRModule, relax
@@ -21,11 +22,12 @@ def is_qdq(mod: IRModule) -> bool:
 class Walker:
     """One walk over `main`."""
 
-    def __init__(self, mod: IRModule) -> None:
+    def __init__(self, mod: IRModule, in_float: Collection[str] = ()) -> None:
         self._mod = mod
         self._new = Rebuild(mod["main"])
         self._carried = Carried(self._new)
         self._notes: list[FloatNote] = []
+        self._in_float = in_float
 
     def run(self) -> tuple[IRModule, tuple[FloatNote, ...]]:
         """The module with integer operators, and a note for each operator that stays in float."""
@@ -40,7 +42,7 @@ class Walker:
     def _visit(self, binding: relax.VarBinding) -> None:
         value, var = binding.value, binding.var
         context = Context(self._carried, var)
-        rule = rule_of(value)
+        rule = None if op_name(value) in self._in_float else rule_of(value)
         result = self._carried.field(value) if isinstance(value, relax.TupleGetItem) else None
         if rule is not None:
             result = rule(value, context)
@@ -54,5 +56,7 @@ class Walker:
     def _note(self, value: Any, var: Any, reason: str | None) -> None:
         name = op_name(value)
         found = reason_for(name, value, self._carried.known) if name and reason is None else reason
+        if found is not None and name in self._in_float:
+            found = "the framework computes it in float, and integers would not give its bits"
         if found is not None:
             self._notes.append(FloatNote(str(var.name), name, found))

@@ -166,3 +166,18 @@ def test_products_are_scaled_once(rng, case):
         outputs=outputs,
         interpreted=False,
     )
+
+
+def test_layer_normalization_of_quantized_tensors(rng):
+    """It is computed in float, as by ONNX Runtime, so that the quantization behind it rounds the same bits."""
+    scale, zero_point = F32(0.031), np.uint8(120)
+    constants = {"g": numbers(rng, 96), "b": numbers(rng, 96), "s": scale, "z": zero_point}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("LayerNormalization", ["d", "g", "b"], ["n"], axis=-1),
+        node("QuantizeLinear", ["n", "s", "z"], ["r"]),
+        node("DequantizeLinear", ["r", "s", "z"], ["y"]),
+    ]
+    check(nodes, constants, numbers(rng, 400, 96))
+    check(nodes[:3], constants, numbers(rng, 40, 96), outputs=("n",))
