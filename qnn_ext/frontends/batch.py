@@ -32,7 +32,7 @@ _ELEMENTWISE_NAMES = """
     square sign floor ceil round trunc tanh sigmoid erf sin cos tan sinh cosh asin acos atan asinh acosh atanh isnan
     isinf isfinite bitwise_and bitwise_or bitwise_xor bitwise_not nn.relu nn.relu6 nn.leakyrelu nn.gelu nn.gelu_tanh
     nn.silu nn.selu nn.softplus qnn.quantize qnn.dequantize qnn.requantize qnn.add qnn.subtract qnn.mul qnn.fma
-    qnn.logistic qnn.simulated_quantize qnn.simulated_dequantize qnn.qlinear_add qnn.qlinear_mul qnn.check_bounds
+    qnn.float_function qnn.simulated_quantize qnn.simulated_dequantize qnn.qlinear_add qnn.qlinear_mul qnn.check_bounds
     qnn.check_divisor
 """
 _ELEMENTWISE = {f"relax.{name}" for name in _ELEMENTWISE_NAMES.split()}

@@ -1,11 +1,8 @@
-"""Elementary functions of float32: exp, erf, tanh, sigmoid and the activations built from them.
+"""Elementary functions of float32 as polynomials: exp, erf, tanh, sigmoid and the activations built from them.
 
 Each is written once over an `Arithmetic`, of which there are two: NumPy arrays (the oracle) and TIR expressions (vector
 code). Both round every operation in the same way, so results are equal bit for bit, on every CPU. Errors are below
-2 ulp (those of a C library, below 1).
-
-exp, erf, tanh, gelu and logistic have the coefficients and steps of ONNX Runtime's MLAS on CPUs with fused multiply-
-add, and so its bits. Only where an exponential is less than the smallest normal number, it is 0 here.
+2 ulp (those of a C library, below 1). The polynomials are minimax fits of the relative error.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ class Arithmetic:
     fma:       a·b + c, rounded once
     fence:     a value that no compiler contracts with the next operation
     shared:    (x, body) -> body(x), with x computed only once
+    rint:      the nearest integer, midpoints to the even one
     scale:     (x, n) -> x·2ⁿ by adding the float n, an integer, to the exponent: both normal numbers
     select:    (a < b, x, y) -> x where a < b, else y
     sign_of:   (x, y) -> |x| with the sign of y
@@ -40,6 +38,7 @@ class Arithmetic:
     fma: Callable[[Value, Value, Value], Value]
     fence: Callable[[Value], Value]
     shared: Callable[[Value, Callable[[Value], Value]], Value]
+    rint: Callable[[Value], Value]
     scale: Callable[[Value, Value], Value]
     select: Callable[[Value, Value, Value, Value], Value]
     sign_of: Callable[[Value, Value], Value]
@@ -54,61 +53,57 @@ class Arithmetic:
             result = self.fma(result, x, self.const(coefficient))
         return result
 
-    def within(self, x: Value, bound: float) -> Value:
-        """x, limited to ±bound; NaN for NaN. x is read three times."""
-        high, low = self.const(bound), self.const(-bound)
-        return self.select(high, x, high, self.select(x, low, low, x))
+    def within(self, x: Value, low: float, high: float, of: Callable[[Value], Value]) -> Value:
+        """of(x), x limited to low … high; NaN for NaN. Nested selections of bounds would cost LLVM seconds."""
+
+        def limited(x: Value) -> Value:
+            inside = self.minimum(self.maximum(x, self.const(low)), self.const(high))
+            return self.shared(self.shared(inside, of), lambda y: but_nan(x, y))
+
+        def but_nan(x: Value, y: Value) -> Value:
+            return self.select(x, self.const(0.0), y, self.select(self.const(-1.0), x, y, x))
+
+        return self.shared(x, limited)
 
 
 # ---- the functions -----------------------------------------------------------------------------------------------
 
-_LOG2_E = 1.4426950408889634
-_LN2_HIGH, _LN2_LOW = 6.93145752e-1, 1.42860677e-6
-_ROUNDING = 1.5 * 2.0**23  # a sum with it has no bits behind the point
-# e^r for |r| ≤ ln(2) / 2, the lowest power first
-_EXP = (
-    *(1.0, 1.0, float.fromhex("0x1.fffff6p-2"), float.fromhex("0x1.555450p-3")),
-    *(float.fromhex("0x1.555b5ap-5"), float.fromhex("0x1.125edcp-7"), float.fromhex("0x1.694000p-10")),
-)
+_LN2_HIGH = 0.693359375  # nine bits, so that its multiples are exact
+_LN2_LOW = math.log(2.0) - _LN2_HIGH
+# e^r = 1 + r + r²·P(r) for |r| ≤ ln(2) / 2
+_EXP = (0.4999999403953552, 0.1666652113199234, 0.04166838899254799, 0.00836874544620514, 0.0013814540579915047)
 _EXP_LOWEST, _EXP_HIGHEST = -126 * math.log(2.0), 128 * math.log(2.0)
 
-# erf(x) = x + x·P(x²) for |x| ≤ 0.921875; 1 − e^(−x − x·Q(x)) above, with an e^r of its own; 1 in float32 from 3.925 on
-_ERF_SMALL = (1.28379151e-1, -3.76124859e-1, 1.12818025e-1, -2.67667342e-2, 4.99339588e-3, -5.99104969e-4)
+# erf(x) = x + x·P(x²) for |x| ≤ 0.8; 1 − e^(−Q(x)) above; 1 in float32 from 4 on
+_ERF_SMALL = (
+    *(0.12837916612625122, -0.3761260211467743, 0.11283113062381744),
+    *(-0.026820803061127663, 0.005085125099867582, -0.0006535201100632548),
+)
 _ERF_LARGE = (
-    *(1.28717512e-1, 6.34846687e-1, 1.06777847e-1, -2.42545605e-2),
-    *(3.88393435e-3, -3.83208680e-4, 1.72948930e-5),
+    *(5.6839042372303084e-05, 1.1282713413238525, 0.6361420154571533, 0.10487645864486694),
+    *(-0.022697411477565765, 0.003164899768307805, -0.00020870036678388715),
 )
-_ERF_EXP = (1.0, 1.0, 4.99999851e-1, 1.66664466e-1, 4.16689515e-2, 8.37550033e-3, 1.38319808e-3)
-_ERF_MIDDLE, _ERF_END = 0.921875, 3.925
+_ERF_MIDDLE, _ERF_END = 0.8, 4.0
 
-# tanh(x) = x·P(x²) / Q(x²) for |x| ≤ 9
-_TANH_NUMERATOR = (
-    *(4.89352455891786e-03, 6.37261928875436e-04, 1.48572235717979e-05, 5.12229709037114e-08),
-    *(-8.60467152213735e-11, 2.00018790482477e-13, -2.76076847742355e-16),
+# tanh(x) = x + x·x²·P(x²) for |x| ≤ 0.625; 1 − 2 / (e^(2x) + 1) above; 1 in float32 from 9.1 on
+_TANH_SMALL = (
+    *(-0.3333328068256378, 0.13331441581249237, -0.05373970419168472),
+    *(0.020639052614569664, -0.0057049463503062725),
 )
-_TANH_DENOMINATOR = (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06)
-_TANH_END = 9.0
-
-# logistic(x) = ½ + x·P(x²) / Q(x²) for |x| ≤ 18
-_LOGISTIC_NUMERATOR = (
-    *(2.48287947061529e-01, 8.51377133304701e-03, 6.08574864600143e-05),
-    *(1.15627324459942e-07, 4.37031012579801e-11),
-)
-_LOGISTIC_DENOMINATOR = (
-    *(9.93151921023180e-01, 1.16817656904453e-01, 1.70198817374094e-03),
-    *(6.29106785017040e-06, 5.76102136993427e-09, 6.10247389755681e-13),
-)
-_LOGISTIC_END = 18.0
+_TANH_MIDDLE, _TANH_END = 0.625, 9.1
 
 
-def _exp_of_normal(x: Value, on: Arithmetic, coefficients: Sequence[float] = _EXP) -> Value:
+def _exp_of_normal(x: Value, on: Arithmetic) -> Value:
     """e^x, for x where that is a normal number."""
 
     def scaled(n: Value) -> Value:
         rest = on.fma(n, on.const(-_LN2_LOW), on.fma(n, on.const(-_LN2_HIGH), x))
-        return on.scale(on.shared(rest, lambda r: on.polynomial(r, coefficients)), n)
+        return on.scale(on.shared(rest, near_one), n)
 
-    return on.shared(on.fma(x, on.const(_LOG2_E), on.const(_ROUNDING)) - on.const(_ROUNDING), scaled)
+    def near_one(r: Value) -> Value:
+        return on.fma(r * r, on.polynomial(r, _EXP), r) + on.const(1.0)
+
+    return on.shared(on.rint(x * on.const(1.0 / math.log(2.0))), scaled)
 
 
 def exp(x: Value, on: Arithmetic) -> Value:
@@ -123,6 +118,12 @@ def exp(x: Value, on: Arithmetic) -> Value:
     return on.shared(x, guarded)
 
 
+def _below(number: float, on: Arithmetic) -> Value:
+    """The float just below a positive number: x > it means x ≥ number, but is false for NaN, which the branch for small
+    x propagates."""
+    return on.const(float(np.nextafter(np.float32(number), np.float32(0))))
+
+
 def erf(x: Value, on: Arithmetic) -> Value:
     """2/√π · ∫₀ˣ e^(−t²) dt."""
 
@@ -131,10 +132,9 @@ def erf(x: Value, on: Arithmetic) -> Value:
         return on.shared(on.minimum(on.absolute(x), on.const(_ERF_END)), lambda size: joined(x, size, small))
 
     def joined(x: Value, size: Value, small: Value) -> Value:
-        exponent = on.const(0.0) - on.fma(on.polynomial(size, _ERF_LARGE), size, size)
-        power = on.shared(exponent, lambda y: _exp_of_normal(y, on, _ERF_EXP))
-        large = on.sign_of(on.const(1.0) - power, x)
-        return on.select(on.const(_ERF_MIDDLE), on.absolute(x), large, small)
+        exponent = on.shared(on.const(0.0) - on.polynomial(size, _ERF_LARGE), lambda y: _exp_of_normal(y, on))
+        large = on.sign_of(on.const(1.0) - exponent, x)
+        return on.select(_below(_ERF_MIDDLE, on), on.absolute(x), large, small)
 
     return on.shared(x, signed)
 
@@ -142,28 +142,16 @@ def erf(x: Value, on: Arithmetic) -> Value:
 def tanh(x: Value, on: Arithmetic) -> Value:
     """(e^x − e^(−x)) / (e^x + e^(−x))."""
 
-    def quotient(x: Value) -> Value:
-        return on.shared(x * x, lambda square: _ratio(x, square, _TANH_NUMERATOR, _TANH_DENOMINATOR, on))
+    def signed(x: Value) -> Value:
+        small = on.shared(x * x, lambda square: on.fma(on.polynomial(square, _TANH_SMALL) * square, x, x))
+        return on.shared(on.minimum(on.absolute(x), on.const(_TANH_END)), lambda size: joined(x, size, small))
 
-    return on.shared(x, lambda x: on.shared(on.within(x, _TANH_END), quotient))
+    def joined(x: Value, size: Value, small: Value) -> Value:
+        power = on.shared(size + size, lambda y: _exp_of_normal(y, on))
+        large = on.sign_of(on.const(1.0) - on.const(2.0) / (power + on.const(1.0)), x)
+        return on.select(_below(_TANH_MIDDLE, on), on.absolute(x), large, small)
 
-
-def _ratio(x: Value, square: Value, above: Sequence[float], below: Sequence[float], on: Arithmetic) -> Value:
-    return on.polynomial(square, above) * x / on.polynomial(square, below)
-
-
-def logistic(x: Value, on: Arithmetic) -> Value:
-    """1 / (1 + e^(−x)) to 2⁻²³, as x·P(x²) / Q(x²) + ½; small results are more precise from `sigmoid`."""
-    zero, one = on.const(0.0), on.const(1.0)
-
-    def raised(x: Value) -> Value:
-        quotient = on.shared(x * x, lambda square: _ratio(x, square, _LOGISTIC_NUMERATOR, _LOGISTIC_DENOMINATOR, on))
-        return quotient + on.const(0.5)
-
-    def limited(y: Value) -> Value:
-        return on.select(one, y, one, on.select(y, zero, zero, y))
-
-    return on.shared(x, lambda x: on.shared(on.within(x, _LOGISTIC_END), lambda x: on.shared(raised(x), limited)))
+    return on.shared(x, signed)
 
 
 def sigmoid(x: Value, on: Arithmetic) -> Value:
@@ -177,21 +165,22 @@ def silu(x: Value, on: Arithmetic) -> Value:
 
 
 def gelu(x: Value, on: Arithmetic) -> Value:
-    """½·x · (erf(x / √2) + 1)."""
+    """x · (½ + ½·erf(x / √2))."""
+    half = on.const(0.5)
 
     def product(x: Value) -> Value:
-        return on.fence(on.const(0.5) * x * (erf(on.fence(x * on.const(0.5**0.5)), on) + on.const(1.0)))
+        return on.fence(x * on.fma(erf(on.fence(x * on.const(0.5**0.5)), on), half, half))
 
     return on.shared(x, product)
 
 
 def gelu_tanh(x: Value, on: Arithmetic) -> Value:
-    """½·x · (tanh(x · (√(2/π)·0.044715·x·x + √(2/π))) + 1), multiplied from left to right."""
-    slope = math.sqrt(2.0 / math.pi)
+    """½·x · (1 + tanh(√(2/π)·x · (1 + 0.044715·x·x))), multiplied from left to right."""
 
     def product(x: Value) -> Value:
-        inner = x * (on.fence(on.const(0.044715 * slope) * x * x) + on.const(slope))
-        return on.fence(on.const(0.5) * x * (tanh(inner, on) + on.const(1.0)))
+        cubic = on.fma(on.const(0.044715) * x, x, on.const(1.0))
+        inner = on.const(math.sqrt(2.0 / math.pi)) * x * cubic
+        return on.fence(on.const(0.5) * x * (on.const(1.0) + tanh(inner, on)))
 
     return on.shared(x, product)
 
@@ -211,6 +200,7 @@ NUMPY = Arithmetic(
     fma=reference.fused_multiply_add,
     fence=lambda x: x,
     shared=lambda x, body: body(x),
+    rint=np.rint,
     scale=_numpy_scale,
     select=lambda a, b, x, y: np.where(a < b, x, y),
     sign_of=np.copysign,
@@ -234,6 +224,7 @@ TIR = Arithmetic(
     fma=tir.fused_multiply_add,
     fence=tir.fence,
     shared=tir.shared,
+    rint=tirx.nearbyint,
     scale=_tir_scale,
     select=lambda a, b, x, y: tirx.Select(a < b, x, y),
     sign_of=_tir_sign_of,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import elementary
+from . import elementary, mlas
 from .reference import Array, fused_multiply_add
 
 LANES = 16  # partial sums of a row, each over its elements i, i + 16, i + 32, …
@@ -59,7 +59,7 @@ def softmax(x: Array, axis: int = -1) -> Array:
     """e^(x − max) · (1 / Σ e^(x − max)) over one axis of float32 values."""
     rows = np.moveaxis(x, axis, -1)
     with np.errstate(all="ignore"):
-        exps = elementary.on_arrays(elementary.exp, rows - rows.max(axis=-1, keepdims=True))
+        exps = elementary.on_arrays(mlas.exp, rows - rows.max(axis=-1, keepdims=True))
         return np.ascontiguousarray(np.moveaxis(exps * (np.float32(1) / row_sum(exps)), -1, axis))
 
 

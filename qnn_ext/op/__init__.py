@@ -15,10 +15,10 @@ from .conv2d_transpose import conv2d_transpose
 from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
 from .float8 import float8
+from .float_function import float_function
 from .fma import fma
 from .group_norm import group_norm, instance_norm
 from .layer_norm import layer_norm
-from .logistic import logistic
 from .loop import loop
 from .non_max_suppression import non_max_suppression
 from .normalize import normalize
@@ -85,6 +85,7 @@ __all__ = [
     "exp",
     "first_violation",
     "float8",
+    "float_function",
     "fma",
     "gelu",
     "group_norm",
@@ -94,7 +95,6 @@ __all__ = [
     "leaky_relu",
     "log",
     "log_softmax",
-    "logistic",
     "loop",
     "max",
     "mean",

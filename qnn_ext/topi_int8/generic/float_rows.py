@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import te, tirx
 
-from ...numerics import elementary, tir
+from ...numerics import elementary, mlas, tir
 from ...numerics.annotations import KEEP
 from ...numerics.float_rows import LANES, SQUARES, rounded_squares
 from .elementwise import Constants, Expr, Operand
@@ -105,7 +105,7 @@ def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
     shape = [int(size) for size in x.shape]
     rows = _Rows(shape, axis)
     high = rows.max(x, "row_max")
-    exps = te.compute(shape, lambda *i: elementary.exp(x(*i) - high(*rows.of(i)), elementary.TIR), name="exps")
+    exps = te.compute(shape, lambda *i: mlas.exp(x(*i) - high(*rows.of(i)), elementary.TIR), name="exps")
     total = rows.sum(exps, "row_total")
     inverse = te.compute(
         total.shape, lambda *i: elementary.TIR.const(1.0) / total(*i), name="row_inverse", attrs={KEEP: True}

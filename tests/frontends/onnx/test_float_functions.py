@@ -139,6 +139,7 @@ SCALED = {
     "divided": [("Div", "a s p"), ("MatMul", "p b y")],
     "the result divided": [("MatMul", "a b p"), ("Div", "p s y")],
     "an operand and the result": [("Mul", "a s p"), ("MatMul", "p b q"), ("Mul", "q s y")],
+    "by what is computed later": [("MatMul", "a b p"), ("Sqrt", "s r"), ("Div", "p r y")],
     "twice": [("Mul", "a s o"), ("Div", "o s2 p"), ("MatMul", "p b y")],
     "behind a transposition": [("Transpose", "c t"), ("Mul", "t s q"), ("MatMul", "a q y")],
     "before a transposition": [("Mul", "c s q"), ("Transpose", "q t"), ("MatMul", "a t y")],

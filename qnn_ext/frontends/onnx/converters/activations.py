@@ -12,7 +12,7 @@ from tvm import relax
 from ....op.base import constant
 from ...recurrent import Function
 from ..node import Node
-from .arithmetic import logistic
+from .arithmetic import float_function
 
 Emit = Callable[[relax.Expr], relax.Expr]
 
@@ -127,9 +127,9 @@ _ACTIVATIONS = {
     "leakyrelu": _Activation(_leaky_relu, (0.01,)),
     "relu": _Activation(partial(_plain, relax.op.nn.relu)),
     "scaledtanh": _Activation(_scaled_tanh, (None, None)),
-    "sigmoid": _Activation(partial(_plain, logistic)),
+    "sigmoid": _Activation(partial(_plain, float_function("logistic"))),
     "softplus": _Activation(_softplus),
     "softsign": _Activation(_softsign),
-    "tanh": _Activation(partial(_plain, relax.op.tanh)),
+    "tanh": _Activation(partial(_plain, float_function("tanh"))),
     "thresholdedrelu": _Activation(_thresholded_relu, (1.0,)),
 }

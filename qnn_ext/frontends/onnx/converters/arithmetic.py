@@ -4,6 +4,7 @@ be run-time values."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from tvm import relax
@@ -44,9 +45,19 @@ def cast(node: Node, value: relax.Expr, dtype: str) -> relax.Expr:
     return value if str(value.ty.dtype) == dtype else node.emit(relax.op.astype(value, dtype))
 
 
-def logistic(x: relax.Expr) -> relax.Expr:
-    """1 / (1 + e^−x); of float32 as ONNX Runtime approximates it."""
-    return qnn.logistic(x) if str(x.ty.dtype) == "float32" else relax.op.sigmoid(x)
+_FUNCTIONS: dict[str, Callable[[relax.Expr], relax.Expr]] = {
+    "exp": relax.op.exp,
+    "erf": relax.op.erf,
+    "tanh": relax.op.tanh,
+    "logistic": relax.op.sigmoid,
+    "gelu": relax.op.nn.gelu,
+    "gelu_tanh": relax.op.nn.gelu_tanh,
+}
+
+
+def float_function(name: str) -> Callable[[relax.Expr], relax.Expr]:
+    """A function of floats, which ONNX Runtime approximates in its own way for float32."""
+    return lambda x: qnn.float_function(x, name) if str(x.ty.dtype) == "float32" else _FUNCTIONS[name](x)
 
 
 def is_scalar(value: relax.Expr) -> bool:

@@ -14,14 +14,14 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
-from ....numerics import elementary
+from ....numerics import elementary, mlas
 from ....op.base import normalize_axis, shape_of
 from ....op.qlinear import adds_lhs_first
 from ....op.table import function_table
 from ....qparams import QParams
 from ..node import Node
 from ..registry import MICROSOFT, converter
-from .arithmetic import cast, known, logistic, lookup, minus, number, over, scalar, times
+from .arithmetic import cast, float_function, known, lookup, minus, number, over, scalar, times
 from .qdq import dequantize_linear, quantize_linear
 
 converter("QuantizeLinear", domain=MICROSOFT)(quantize_linear)
@@ -120,7 +120,8 @@ def qlinear_leaky_relu(node: Node) -> relax.Expr:
 @converter("QLinearSigmoid", domain=MICROSOFT)
 def qlinear_sigmoid(node: Node) -> relax.Expr:
     """y = 1 / (1 + e^−x); bit-exact with ONNX Runtime."""
-    return _unary(node, partial(elementary.on_arrays, elementary.logistic), lambda x: node.emit(logistic(x)))
+    of_floats = float_function("logistic")
+    return _unary(node, partial(elementary.on_arrays, mlas.logistic), lambda x: node.emit(of_floats(x)))
 
 
 # ---- several tensors ---------------------------------------------------------------------------------------------

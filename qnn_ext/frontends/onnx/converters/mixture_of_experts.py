@@ -20,7 +20,7 @@ from ....op.base import constant, shape_of
 from ...loops import loop
 from ..node import Node
 from ..registry import MICROSOFT, converter
-from .arithmetic import cast, logistic, number, over, plus, times
+from .arithmetic import cast, float_function, number, over, plus, times
 from .microsoft_nbits import DTYPES, INT8_ACTIVATIONS, BlockedWeight, finite, of_int8
 
 Product = Callable[[int, relax.Expr], relax.Expr]
@@ -155,7 +155,7 @@ def _swiglu(node: Node, gate: relax.Expr, linear: relax.Expr) -> relax.Expr:
         gate = node.emit(relax.op.minimum(gate, number(limit)))
         linear = node.emit(relax.op.clip(linear, -limit, limit))
     scaled = gate if alpha == 1 else times(node, gate, number(alpha))
-    silu = times(node, gate, node.emit(logistic(scaled)))
+    silu = times(node, gate, node.emit(float_function("logistic")(scaled)))
     return times(node, silu, plus(node, linear, number(beta)) if beta else linear)
 
 

@@ -13,23 +13,23 @@ from ....op.base import constant, constant_value, normalize_axis
 from ..fallback import convert_with_tvm
 from ..node import Node
 from ..registry import converter
-from .arithmetic import logistic, number
-from .scaled_matmul import is_part_of_matmul
+from .arithmetic import float_function, number
+from .scaled_matmul import rescaled_matmul
 from .written_out import layer_normalization
 
 _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Abs": relax.op.abs,
     "Ceil": relax.op.ceil,
-    "Erf": relax.op.erf,
-    "Exp": relax.op.exp,
+    "Erf": float_function("erf"),
+    "Exp": float_function("exp"),
     "Floor": relax.op.floor,
     "Log": relax.op.log,
     "Neg": relax.op.negative,
     "Not": relax.op.logical_not,
     "Relu": relax.op.nn.relu,
-    "Sigmoid": logistic,
+    "Sigmoid": float_function("logistic"),
     "Sqrt": relax.op.sqrt,
-    "Tanh": relax.op.tanh,
+    "Tanh": float_function("tanh"),
 }
 _BINARY: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
     "Add": relax.op.add,
@@ -64,8 +64,8 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
         return convert_with_tvm(node)
     if node.op_type == "Add" and (normalized := layer_normalization(node)) is not None:
         return normalized
-    if is_part_of_matmul(node):
-        return next(value for value in (node.input(0), node.input(1)) if constant_value(value) is None)
+    if node.op_type in ("Mul", "Div") and (product := rescaled_matmul(node)) is not None:
+        return product
     if node.op_type == "Div" and _begins_gelu(node):
         return relax.op.multiply(node.input(0), number(math.sqrt(0.5)))
     return _BINARY[node.op_type](node.input(0), node.input(1))

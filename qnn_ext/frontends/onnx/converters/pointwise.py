@@ -14,7 +14,7 @@ from ..fallback import convert_with_tvm
 from ..node import Node
 from ..registry import converter
 from .activations import activation
-from .arithmetic import logistic
+from .arithmetic import float_function
 from .float8 import rounded_to_float8, to_float8
 
 
@@ -149,12 +149,18 @@ def hard_swish(node: Node) -> relax.Expr:
     return relax.op.multiply(node.input(0), activation(node, "HardSigmoid", (1 / 6, 0.5))(node.input(0)))
 
 
+@converter("Gelu", since=20)
+def gelu(node: Node) -> relax.Expr:
+    """½·x · (1 + erf(x / √2)), or by tanh."""
+    return float_function("gelu_tanh" if node.attribute("approximate", "none") == "tanh" else "gelu")(node.input(0))
+
+
 @converter("Swish", since=24)
 def swish(node: Node) -> relax.Expr:
     """x · sigmoid(alpha · x)."""
     data, alpha = node.input(0), node.attribute("alpha", 1.0)
     scaled = data if alpha == 1.0 else node.emit(relax.op.multiply(data, _like(node, alpha)))
-    return relax.op.multiply(data, node.emit(logistic(scaled)))
+    return relax.op.multiply(data, node.emit(float_function("logistic")(scaled)))
 
 
 @converter("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare", since=18)

@@ -14,29 +14,26 @@ from .arithmetic import number
 
 
 def scaled_matmul(node: Node) -> relax.Expr:
-    """A · B of the operands before they were multiplied by numbers, times these and the number that the result is
-    multiplied by."""
-    assembly = node.assembly
-    if not _is_of_two_computed(assembly, node.operator):
+    """A · B, multiplied by what A and B were multiplied by."""
+    if not _is_of_two_computed(node.assembly, node.operator):
         return relax.op.matmul(node.input(0), node.input(1))
-    operands, factors = zip(*(_without_factor(node, index) for index in (0, 1)), strict=True)
-    product, factor = node.emit(relax.op.matmul(*operands)), factors[0] * factors[1]
-    reader = assembly.neighbours.only_reader(node.operator.outputs[0])
-    scaled = None if reader is None else _scaled(assembly, reader)
-    if scaled is not None:
-        factor = factor * scaled[1]
-    return product if factor == 1 else relax.op.multiply(product, number(factor))
+    return _product(node, node.operator, np.float32(1))
 
 
-def is_part_of_matmul(node: Node) -> bool:
-    """Whether a multiplication or division by a number is done by the `scaled_matmul` whose result it reads."""
+def rescaled_matmul(node: Node) -> relax.Expr | None:
+    """What a multiplication or division by a number makes of a `scaled_matmul`, multiplied only once; None for other
+    operators."""
     scaled, graph = _scaled(node.assembly, node.operator), node.assembly.neighbours
     writer = None if scaled is None else graph.writers.get(scaled[0])
-    return (
-        writer is not None
-        and graph.only_reader(writer.outputs[0]) is node.operator
-        and _is_of_two_computed(node.assembly, writer)
-    )
+    if scaled is None or writer is None or graph.only_reader(writer.outputs[0]) is not node.operator:
+        return None
+    return _product(node, writer, scaled[1]) if _is_of_two_computed(node.assembly, writer) else None
+
+
+def _product(node: Node, operator: Operator, factor: np.float32) -> relax.Expr:
+    operands, factors = zip(*(_without_factor(node, name) for name in operator.inputs), strict=True)
+    product, factor = node.emit(relax.op.matmul(*operands)), factors[0] * factors[1] * factor
+    return product if factor == 1 else relax.op.multiply(product, number(float(factor)))
 
 
 def _is_of_two_computed(assembly: OnnxAssembly, operator: Operator) -> bool:
@@ -46,11 +43,11 @@ def _is_of_two_computed(assembly: OnnxAssembly, operator: Operator) -> bool:
     return all(constant_value(value) is None and str(value.ty.dtype) == "float32" for value in operands)
 
 
-def _without_factor(node: Node, index: int) -> tuple[relax.Expr, np.float32]:
+def _without_factor(node: Node, name: str) -> tuple[relax.Expr, np.float32]:
     """An operand, possibly with its last two axes swapped, before it was multiplied, and by what."""
-    assembly, name, factor = node.assembly, node.input_name(index), np.float32(1)
-    writers = assembly.neighbours.writers
-    rank = len(shape_of(node.input(index)))
+    assembly, writers, factor = node.assembly, node.assembly.neighbours.writers, np.float32(1)
+    operand = assembly.value(name)
+    rank = len(shape_of(operand))
     swapped = [*range(rank - 2), rank - 1, rank - 2]
     transposed = writers.get(name)
     is_swapped = transposed is not None and transposed.attributes.get("perm") == swapped
@@ -59,7 +56,7 @@ def _without_factor(node: Node, index: int) -> tuple[relax.Expr, np.float32]:
     while (writer := writers.get(name)) is not None and (scaled := _scaled(assembly, writer)) is not None:
         name, factor = scaled[0], factor * scaled[1]
     if factor == 1:
-        return node.input(index), factor
+        return operand, factor
     value = assembly.value(name)
     return node.emit(relax.op.permute_dims(value, swapped)) if is_swapped else value, factor
 

@@ -13,7 +13,7 @@ from ....op.base import constant, shape_of
 from ...run_time import checked_indices
 from ..node import Node
 from ..registry import MICROSOFT, converter
-from .arithmetic import cast, known, logistic, number, plus, times
+from .arithmetic import cast, float_function, known, number, plus, times
 
 # ---- embeddings --------------------------------------------------------------------------------------------------
 
@@ -125,24 +125,24 @@ def skip_simplified_layer_normalization(node: Node) -> list[relax.Expr]:
 @converter("Gelu", domain=MICROSOFT)
 def gelu(node: Node) -> relax.Expr:
     """x · (1 + erf(x / √2)) / 2"""
-    return relax.op.nn.gelu(node.input(0))
+    return float_function("gelu")(node.input(0))
 
 
 @converter("BiasGelu", domain=MICROSOFT)
 def bias_gelu(node: Node) -> relax.Expr:
     """gelu(A + B)"""
-    return relax.op.nn.gelu(plus(node, node.input(0), node.input(1)))
+    return float_function("gelu")(plus(node, node.input(0), node.input(1)))
 
 
 @converter("FastGelu", domain=MICROSOFT)
 def fast_gelu(node: Node) -> relax.Expr:
     """x · (1 + tanh(√(2/π)·(x + 0.044715·x³))) / 2 of x = X + bias"""
     data = plus(node, node.input(0), node.input(1)) if node.has_input(1) else node.input(0)
-    return relax.op.nn.gelu_tanh(data)
+    return float_function("gelu_tanh")(data)
 
 
 @converter("QuickGelu", domain=MICROSOFT)
 def quick_gelu(node: Node) -> relax.Expr:
     """x · sigmoid(alpha·x)"""
     scaled = times(node, node.input(0), number(node.attribute("alpha", 1.702), node.dtype(0)))
-    return relax.op.multiply(node.input(0), node.emit(logistic(scaled)))
+    return relax.op.multiply(node.input(0), node.emit(float_function("logistic")(scaled)))

@@ -1,0 +1,41 @@
+"""qnn.float_function: elementary functions and activations of floats with ONNX Runtime's bits."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ..errors import ShapeError
+from ..numerics import elementary, mlas
+from .base import Shape, TensorInfo, check_dtype, define, export_to_script
+from .traits import Kind, Traits
+
+
+def _infer(data: TensorInfo, *, function: str) -> tuple[Shape, str]:
+    check_dtype(data, "float32")
+    if function not in mlas.FUNCTIONS:
+        raise ShapeError(f"function must be one of {', '.join(mlas.FUNCTIONS)}, found {function!r}")
+    return data.shape, "float32"
+
+
+def _reference(data: np.ndarray, *, function: str) -> np.ndarray:
+    return elementary.on_arrays(mlas.FUNCTIONS[function], data)
+
+
+TRAITS = Traits(Kind.POINTWISE, quantizable=True)
+FLOAT_FUNCTION = define("float_function", "data", _infer, _reference, TRAITS, "function of floats")
+
+
+def float_function(data: relax.Expr, function: str) -> relax.Call:
+    """A function of each value, by the polynomials of `numerics/mlas.py`, each step rounded to float32.
+
+    data:     float32
+    function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), or "gelu_tanh"
+
+    The absolute error of logistic is below 2⁻²³; that of relax.sigmoid is relative. Raises ShapeError. Source: ONNX
+    Runtime's MLAS, on CPUs with fused multiply-add.
+    """
+    return FLOAT_FUNCTION.call(data, function=function)
+
+
+export_to_script(float_function=float_function)

@@ -1,0 +1,41 @@
+"""ONNX Runtime's functions: NumPy and TIR bit for bit, on every kind of CPU, close to the true values."""
+
+import math
+
+import numpy as np
+import pytest
+
+from qnn_ext.numerics import elementary, mlas
+
+from .test_elementary import CPUS, FUNCTIONS, data, evaluate
+
+TRUE = FUNCTIONS | {"logistic": FUNCTIONS["sigmoid"]}
+ENDS = {"exp": (0, math.inf), "erf": (-1, 1), "tanh": (-1, 1), "logistic": (0, 1)}
+
+
+@pytest.mark.parametrize("cpu", dict.fromkeys(CPUS))
+@pytest.mark.parametrize("name", mlas.FUNCTIONS)
+def test_numpy_and_tir_are_equal(rng, name, cpu):
+    x = np.concatenate([data(rng), np.resize(np.float32([18, -18, 9, -9, 0.921875, 3.925]), 16)])
+    expected = elementary.on_arrays(mlas.FUNCTIONS[name], x)
+    np.testing.assert_array_equal(evaluate(mlas.FUNCTIONS[name], x, cpu).view(np.int32), expected.view(np.int32))
+
+
+@pytest.mark.parametrize("name, ends", ENDS.items())
+def test_infinities_and_nan(name, ends):
+    x, function = np.resize(np.float32([-math.inf, math.inf, math.nan]), 16), mlas.FUNCTIONS[name]
+    expected = np.resize(np.float32([*ends, math.nan]), 16)
+    np.testing.assert_allclose(elementary.on_arrays(function, x), expected, rtol=2e-7)
+    np.testing.assert_array_equal(evaluate(function, x, CPUS[0]), elementary.on_arrays(function, x))
+
+
+@pytest.mark.parametrize("name", mlas.FUNCTIONS)
+def test_close_to_the_function(rng, name):
+    x = data(rng)
+    x = x[np.abs(x) < 80]
+    actual = elementary.on_arrays(mlas.FUNCTIONS[name], x).astype(np.float64)
+    expected = TRUE[name](x.astype(np.float64))
+    # 1 + erf and 1 + tanh cancel on the negative side of the activations
+    scale = np.maximum(np.abs(x), np.abs(expected)) if name.startswith("gelu") else np.abs(expected)
+    scale = np.ones_like(expected) if name == "logistic" else scale
+    assert np.max(np.abs(actual - expected) / np.maximum(scale, 1e-37)) < 2.1 * 2.0**-23
