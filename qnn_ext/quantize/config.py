@@ -105,7 +105,8 @@ class QConfig:
     embeddings:      whether matrices that rows are taken from become integers in groups as well
     weight_rounding: "nearest"; "gptq" or "adaround" choose the integers that keep each layer's results on the data;
                      "auto", with calibrate_mode "auto": "gptq" for layers of up to 1024 inputs · taps, where it is
-                     clearly better on data it has not seen (see `learned`); for weights in groups "nearest"
+                     clearly better on data it has not seen (see `learned`); for weights in groups, models with
+                     states, and data in shards that other machines read, "nearest"
     bias_correction: whether biases compensate the mean error of quantized weights. "auto", with calibrate_mode "auto":
                      as far as that error stands out from the differences between batches (see `bias_correction`);
                      models with states, and data in shards that other machines read, are left as they are
