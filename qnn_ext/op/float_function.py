@@ -22,7 +22,7 @@ def _reference(data: np.ndarray, *, function: str) -> np.ndarray:
     return elementary.on_arrays(mlas.FUNCTIONS[function], data)
 
 
-TRAITS = Traits(Kind.POINTWISE, quantizable=True)
+TRAITS = Traits(Kind.POINTWISE, cheap=False, quantizable=True)
 FLOAT_FUNCTION = define("float_function", "data", _infer, _reference, TRAITS, "function of floats")
 
 

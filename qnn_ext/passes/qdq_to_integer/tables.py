@@ -32,7 +32,7 @@ def as_mapped(expr: Any, context: Context) -> Mapped | None:
     return Mapped(tensor.data, dequantized(domain(tensor.dtype), *tensor.constants))
 
 
-@integer_rule(Kind.POINTWISE)
+@integer_rule(Kind.POINTWISE, "qnn.float_function")
 def tabulate(call: relax.Call, context: Context) -> Mapped | None:
     """The call as a function of the one tensor that its operands are functions of; other operands must be scalars."""
     is_cheap = traits_of(call).cheap

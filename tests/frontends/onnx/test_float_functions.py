@@ -182,3 +182,15 @@ def test_layer_normalization_of_quantized_tensors(rng):
     ]
     check(nodes, constants, numbers(rng, 400, 96))
     check(nodes[:3], constants, numbers(rng, 40, 96), outputs=("n",))
+
+
+def test_functions_of_quantized_tensors_are_tables(rng):
+    constants = {"s": F32(0.031), "z": np.uint8(120)}
+    to, back = "QuantizeLinear", "DequantizeLinear"
+    steps = [(to, "x", "q"), (back, "q", "d"), (to, "t", "r"), (back, "r", "y")]
+    nodes = [node(operator, [read, "s", "z"], [written]) for operator, read, written in steps]
+    nodes.insert(2, node("Tanh", ["d"], ["t"]))
+    check(nodes, constants, numbers(rng, 400))
+    inputs = [value("x", (400,), F32)]
+    module = qnn_ext.from_onnx(model(nodes, inputs, [value("y", None, F32)], constants, 20))
+    assert "qnn.table" in module.ir.script() and "float_function" not in module.ir.script()
