@@ -108,10 +108,15 @@ def _exp_of_normal(x: Value, on: Arithmetic) -> Value:
 
 def exp(x: Value, on: Arithmetic) -> Value:
     """e^x; 0 if it is less than the smallest normal number, 2⁻¹²⁶; NaN for NaN."""
+    return guarded_exp(x, on, _exp_of_normal)
+
+
+def guarded_exp(x: Value, on: Arithmetic, of_normal: Callable[[Value, Arithmetic], Value]) -> Value:
+    """`exp` by a function that computes it where it is a normal number."""
     lowest, highest = on.const(_EXP_LOWEST), on.const(_EXP_HIGHEST)
 
     def guarded(x: Value) -> Value:
-        inside = on.shared(on.minimum(on.maximum(x, lowest), highest), lambda x: _exp_of_normal(x, on))
+        inside = on.shared(on.minimum(on.maximum(x, lowest), highest), lambda x: of_normal(x, on))
         finite = on.select(x, lowest, on.const(0.0), inside)
         return on.select(x, highest, finite, x + on.const(math.inf))
 

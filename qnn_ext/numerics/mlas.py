@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .elementary import Arithmetic, Value
+from .elementary import Arithmetic, Value, guarded_exp
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 6.93145752e-1, 1.42860677e-6
@@ -19,7 +19,6 @@ _EXP = (
     *(1.0, 1.0, float.fromhex("0x1.fffff6p-2"), float.fromhex("0x1.555450p-3")),
     *(float.fromhex("0x1.555b5ap-5"), float.fromhex("0x1.125edcp-7"), float.fromhex("0x1.694000p-10")),
 )
-_EXP_LOWEST, _EXP_HIGHEST = -126 * math.log(2.0), 128 * math.log(2.0)
 
 # erf(x) = x + x·P(x²) for |x| ≤ 0.921875; 1 − e^(−x − x·Q(x)) above, with an e^r of its own; 1 in float32 from 3.925 on
 _ERF_SMALL = (1.28379151e-1, -3.76124859e-1, 1.12818025e-1, -2.67667342e-2, 4.99339588e-3, -5.99104969e-4)
@@ -62,14 +61,7 @@ def _exp_of_normal(x: Value, on: Arithmetic, coefficients: Sequence[float] = _EX
 
 def exp(x: Value, on: Arithmetic) -> Value:
     """e^x; 0 if it is less than the smallest normal number, 2⁻¹²⁶; NaN for NaN."""
-    lowest, highest = on.const(_EXP_LOWEST), on.const(_EXP_HIGHEST)
-
-    def guarded(x: Value) -> Value:
-        inside = on.shared(on.minimum(on.maximum(x, lowest), highest), lambda x: _exp_of_normal(x, on))
-        finite = on.select(x, lowest, on.const(0.0), inside)
-        return on.select(x, highest, finite, x + on.const(math.inf))
-
-    return on.shared(x, guarded)
+    return guarded_exp(x, on, _exp_of_normal)
 
 
 def erf(x: Value, on: Arithmetic) -> Value:
@@ -102,7 +94,7 @@ def _ratio(x: Value, square: Value, above: Sequence[float], below: Sequence[floa
 
 
 def logistic(x: Value, on: Arithmetic) -> Value:
-    """1 / (1 + e^(−x)) to 2⁻²³, as x·P(x²) / Q(x²) + ½; small results are more precise from `sigmoid`."""
+    """1 / (1 + e^(−x)) to 2⁻²³, as x·P(x²) / Q(x²) + ½; small results are more precise from `elementary.sigmoid`."""
 
     def raised(x: Value) -> Value:
         quotient = on.shared(x * x, lambda square: _ratio(x, square, _LOGISTIC_NUMERATOR, _LOGISTIC_DENOMINATOR, on))

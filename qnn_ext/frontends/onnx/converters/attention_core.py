@@ -38,25 +38,6 @@ def part(node: Node, data: relax.Expr, axis: int, begin: int, end: int) -> relax
     return data if whole else node.emit(relax.op.strided_slice(data, [axis], [begin], [end]))
 
 
-def attend(
-    node: Node,
-    query: relax.Expr,
-    key: relax.Expr,
-    value: relax.Expr,
-    scale: float,
-    masks: list[relax.Expr],
-    softcap: float = 0.0,
-    sink: relax.Expr | None = None,
-) -> relax.Expr:
-    """softmax(cap(scale · Q·Kᵀ) + masks)·V with cap(x) = softcap · tanh(x / softcap).
-
-    query: (B, heads, S, size); key, value: (B, groups, T, size): heads // groups heads share one, without copies of it
-    masks: bool, true where a key counts, or floats to add; they broadcast against (B, heads, S, T)
-    sink:  a score for each head that takes its share of the softmax and of nothing else, (1, heads, 1, 1)
-    """
-    return attend_in_steps(node, query, key, value, scale, masks, softcap, sink).mixed
-
-
 @dataclass(frozen=True)
 class Attended:
     """The result of `attend`, (B, heads, S, size of a value), and what it is computed from, each (B, heads, S, T)."""
@@ -68,17 +49,22 @@ class Attended:
     shares: relax.Expr
 
 
-def attend_in_steps(
+def attend(
     node: Node,
     query: relax.Expr,
     key: relax.Expr,
     value: relax.Expr,
     scale: float,
     masks: list[relax.Expr],
-    softcap: float,
+    softcap: float = 0.0,
     sink: relax.Expr | None = None,
 ) -> Attended:
-    """`attend` with its intermediate results."""
+    """softmax(cap(scale · Q·Kᵀ) + masks)·V with cap(x) = softcap · tanh(x / softcap).
+
+    query: (B, heads, S, size); key, value: (B, groups, T, size): heads // groups heads share one, without copies of it
+    masks: bool, true where a key counts, or floats to add; they broadcast against (B, heads, S, T)
+    sink:  a score for each head that takes its share of the softmax and of nothing else, (1, heads, 1, 1)
+    """
     batch, heads, length, size = shape_of(query)
     _, groups, total, _ = shape_of(key)
     if groups < 1 or heads % groups or shape_of(value)[:3] != (batch, groups, total) or shape_of(key)[3] != size:

@@ -19,7 +19,7 @@ from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, minus, number, plus
 from .attention import padding_mask
-from .attention_core import Attended, attend, attend_in_steps, join_heads, near, part, split_heads
+from .attention_core import Attended, attend, join_heads, near, part, split_heads
 from .rotary import looked_up, rotated
 
 _GROUPED = {"num_heads", "kv_num_heads", "scale", "softcap", "do_rotary", "rotary_interleaved", "local_window_size"}
@@ -51,7 +51,7 @@ def group_query_attention(node: Node) -> list[relax.Expr]:
     sink = _sink(node, heads)
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(size))
     query, keys, values = (cast(node, operand, "float32") for operand in (query, *present))
-    mixed = attend(node, query, keys, values, scale, masks, node.attribute("softcap", 0.0), sink)
+    mixed = attend(node, query, keys, values, scale, masks, node.attribute("softcap", 0.0), sink).mixed
     return [cast(node, join_heads(node, mixed), node.dtype(0)), *present]
 
 
@@ -141,7 +141,7 @@ def multi_head_attention(node: Node) -> list[relax.Expr]:
     if node.attribute("unidirectional", 0):
         masks.append(near(node, before, length, total))
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(size))
-    return [join_heads(node, attend(node, query, key, value, scale, masks)), key, value]
+    return [join_heads(node, attend(node, query, key, value, scale, masks).mixed), key, value]
 
 
 def _separate(node: Node, heads: int) -> list[relax.Expr]:
@@ -215,7 +215,7 @@ def standard_attention(node: Node) -> list[relax.Expr]:
     scale = node.attribute("scale", 0.0) or 1 / np.sqrt(np.float32(shape_of(query)[3]))
     dtype = node.dtype(0)
     query, key32, value32 = (cast(node, operand, "float32") for operand in (query, key, value))
-    steps = attend_in_steps(node, query, key32, value32, scale, masks, node.attribute("softcap", 0.0))
+    steps = attend(node, query, key32, value32, scale, masks, node.attribute("softcap", 0.0))
     result = cast(node, _without_empty(node, steps.mixed, masks), dtype)
     results = [join_heads(node, result) if flat else result, key, value]
     return [*results, cast(node, _scores(node, steps, masks), dtype)] if node.has_output(3) else results
