@@ -166,26 +166,22 @@ ONNXRUNTIME_RESERVE = 5.0  # a row's sum stays below the largest float32 by this
 
 
 def onnxruntime_exp_table(scale: float, length: int) -> Array:
-    """float32: e^(−d·s + c)·2⁻³² for d < 256, with c so large as ONNX Runtime's float32 sum of `length` such allows.
-
-    The power of two, by which no result changes, leaves room for the product with ⌊1 / s_out⌋.
-    """
+    """float32: e^(−d·s + c) for d < 256, with c so large as ONNX Runtime's float32 sum of `length` such allows."""
     most = np.float32(np.finfo(np.float32).max) / np.float32(length)
     scale = float(scale)
     shift = max(0.0, float(np.log(most)) - ONNXRUNTIME_RESERVE) / scale
-    exps = np.exp((shift - np.arange(256, dtype=np.float64)) * scale).astype(np.float32)
-    return np.asarray(np.ldexp(exps, -32), np.float32)
+    return np.exp((shift - np.arange(256, dtype=np.float64)) * scale).astype(np.float32)
 
 
-def onnxruntime_factor(out_scale: Array) -> np.float32:
-    """⌊1 / s_out⌋."""
-    return np.float32(np.floor(np.float32(1) / np.float32(out_scale)))
+def onnxruntime_factor(out_scale: Array) -> float:
+    """⌊1 / s_out⌋, of a quotient in float32."""
+    return float(np.floor(np.float32(1) / np.float32(out_scale)))
 
 
 def onnxruntime_row(exps: Array, out_scale: Array, zero_point: Array, dtype: str) -> Array:
-    """saturate(rint((e·⌊1 / s_out⌋) / Σe) + z), with the sum added up in float32 one by one."""
-    total = np.cumsum(exps, axis=-1, dtype=np.float32)[..., -1:]
-    return float_to_int(np.rint(exps * onnxruntime_factor(out_scale) / total), zero_point, dtype)
+    """saturate(rint(e·⌊1 / s_out⌋ / Σe) + z), in float64 but for the sum, added up in float32 one by one."""
+    total = np.cumsum(exps, axis=-1, dtype=np.float32)[..., -1:].astype(np.float64)
+    return float_to_int(np.rint(exps.astype(np.float64) * onnxruntime_factor(out_scale) / total), zero_point, dtype)
 
 
 # ---- choice ------------------------------------------------------------------------------------------------------

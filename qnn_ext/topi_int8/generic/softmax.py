@@ -133,11 +133,11 @@ def _onnxruntime_row(
     dtype: str,
 ) -> te.Tensor:
     table = softmax.onnxruntime_exp_table(scale, rows.length)
-    factor = tirx.const(float(softmax.onnxruntime_factor(out_scale.reshape(()))), "float32")
+    factor = tirx.const(softmax.onnxruntime_factor(out_scale.reshape(())), "float64")
     zero = tirx.const(int(zero_point.reshape(())), "int32")
 
     def probability(exp: Expr, total: Expr) -> Expr:
-        return tir.round_to_int(exp * factor / total, zero, dtype)
+        return tir.round_to_int(exp.astype("float64") * factor / total.astype("float64"), zero, dtype)
 
     return _summed_one_by_one(constants, data, table, probability, rows, dtype)
 

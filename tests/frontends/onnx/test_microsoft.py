@@ -148,6 +148,15 @@ def test_softmax_of_short_rows(length, steps, dtype, rng):
     ms("QLinearSoftmax", inputs, dtype, axis=-1, node_opset=13)
 
 
+@pytest.mark.parametrize("dtype", BYTES)
+def test_softmax_next_to_a_midpoint(dtype):
+    """The fifth probability is 16.5 steps in float32, and more in float64."""
+    row = np.array([97, 147, 142, 124, 144, 111, 191, 110, 119, 133, 136, 88, 118, 130, 166, 157])
+    low = np.iinfo(dtype).min
+    inputs = [(row + low).astype(dtype)[None], const(0.0035845493), const(0, dtype), const(0.003921569)]
+    ms("QLinearSoftmax", [*inputs, const(low, dtype)], dtype, axis=-1, node_opset=13)
+
+
 # ---- pooling -----------------------------------------------------------------------------------------------------
 
 WINDOWS = [
