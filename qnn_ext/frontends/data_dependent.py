@@ -18,7 +18,8 @@ from ..op.base import constant, shape_of
 from .bounded_values import bounds_of, scalars_of
 from .building import padded as pad
 from .run_time import check_count, checked_indices
-from .size_rules import extreme, reshaped
+from .size_rules.across import extreme
+from .size_rules.moves import reshaped
 from .sizes import Axes, Size, Sizes, refusal
 
 Dims: TypeAlias = "Sequence[int | Size]"

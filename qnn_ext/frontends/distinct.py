@@ -12,7 +12,7 @@ from .. import op as qnn
 from ..limits import check_elements
 from ..op.base import constant, shape_of
 from .data_dependent import rows, true_positions
-from .size_rules import extreme
+from .size_rules.across import extreme
 from .sizes import Sizes, refusal
 
 

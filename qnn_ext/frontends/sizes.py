@@ -3,7 +3,7 @@
 Such a tensor is computed at the largest size it can have, and its actual size is an int64 scalar of the module; what is
 beyond the size may be anything. `Sizes` sees every call that an importer emits. Operators that treat the positions
 along such an axis alike pass its size on, those that work across it get it filled up with values that do not count, and
-all others are refused (`size_rules.py`). `data_dependent.py` has what frontends build.
+all others are refused (`size_rules`). `data_dependent.py` has what frontends build.
 """
 
 from __future__ import annotations

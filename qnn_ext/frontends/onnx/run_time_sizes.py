@@ -18,7 +18,7 @@ from ...op.folding import known_value
 from .. import data_dependent as build
 from ..bounded_values import bounds_of
 from ..counterparts import Counterparts, given_bounds, given_dims
-from ..size_rules import scattered
+from ..size_rules.gathers import scattered
 from ..sizes import Size, Sizes, refusal
 from .fallback import convert_with_tvm
 from .indices import checked_inputs, index_input
