@@ -133,13 +133,28 @@ def _onnxruntime_row(
     dtype: str,
 ) -> te.Tensor:
     table = softmax.onnxruntime_exp_table(scale, rows.length)
-    factor = tirx.const(softmax.onnxruntime_factor(out_scale.reshape(())), "float64")
+    factor = softmax.onnxruntime_factor(out_scale.reshape(()))
     zero = tirx.const(int(zero_point.reshape(())), "int32")
 
     def probability(exp: Expr, total: Expr) -> Expr:
-        return tir.round_to_int(exp.astype("float64") * factor / total.astype("float64"), zero, dtype)
+        return tir.round_to_int(_quotient(exp.astype("float64"), factor, total.astype("float64")), zero, dtype)
 
     return _summed_one_by_one(constants, data, table, probability, rows, dtype)
+
+
+def _quotient(exp: Expr, factor: float, total: Expr) -> Expr:
+    """A number on the same side of every midpoint between integers as exp · factor / total, with a division only for
+    each row; exp and total are float32 numbers, exp ≤ total, and factor is an integer.
+
+    exp · (factor / total) is off by less than factor · 2⁻⁵². A quotient that is no midpoint is at least 2⁻²⁶ / factor
+    away from one, as exp and total have 24 bits. So a grid of 2⁻²⁷ / factor or finer than that, and coarser than the
+    error, makes midpoints of what is one. Adding and subtracting a number whose last bit is that grid rounds to it.
+    """
+    bits = max(int(factor), 1).bit_length()
+    if bits > 11:
+        return exp * tirx.const(factor, "float64") / total
+    grid = tirx.const(1.5 * 2.0 ** (52 - 27 - bits), "float64")
+    return exp * (tirx.const(factor, "float64") / total) + grid - grid
 
 
 def _optimized_row(
