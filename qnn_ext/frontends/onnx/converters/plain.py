@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 from tvm import relax
 
 from ....limits import check_rank
-from ....op.base import constant, constant_value, normalize_axis
+from ....op.base import constant, normalize_axis
 from ..fallback import convert_with_tvm
+from ..fusions.gelu import gelu_argument
+from ..fusions.layer_normalization import layer_normalization
+from ..fusions.scaled_product import rescaled_matmul
 from ..node import Node
 from ..registry import converter
-from .arithmetic import float_function, number
-from .scaled_matmul import rescaled_matmul
-from .written_out import layer_normalization
+from .arithmetic import float_function
 
 _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Abs": relax.op.abs,
@@ -66,28 +66,9 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
         return normalized
     if node.op_type in ("Mul", "Div") and (product := rescaled_matmul(node)) is not None:
         return product
-    if node.op_type == "Div" and _begins_gelu(node):
-        return relax.op.multiply(node.input(0), number(math.sqrt(0.5)))
+    if node.op_type == "Div" and (argument := gelu_argument(node)) is not None:
+        return argument
     return _BINARY[node.op_type](node.input(0), node.input(1))
-
-
-def _begins_gelu(node: Node) -> bool:
-    """Whether x / √2 is only read by erf(…) + 1, multiplied: ONNX Runtime makes that a Gelu, which multiplies by √½."""
-    if not _is_number(node.input(1), math.sqrt(2.0)):
-        return False
-    graph, reader = node.assembly.neighbours, node.operator
-    for op_type in ("Erf", "Add", "Mul"):
-        following = graph.only_reader(reader.outputs[0])
-        if following is None or following.op_type != op_type or following.domain:
-            return False
-        reader = following
-    return True
-
-
-def _is_number(value: relax.Expr, number: float) -> bool:
-    """Whether a value is one float32 number, known at import."""
-    known = constant_value(value)
-    return known is not None and known.dtype == np.float32 and known.size == 1 and known.item() == np.float32(number)
 
 
 @converter(*_EXTREMES)

@@ -17,12 +17,12 @@ from ....numerics.packed import WIDTHS, pack
 from ....op import compound
 from ....op.base import constant_value
 from ....op.blockwise import LONGEST_GROUP
+from ..fusions.scaled_product import scaled_matmul
 from ..node import Node
 from ..reader import Operator
 from ..registry import converter
 from .arithmetic import cast, plus
 from .microsoft_nbits import DTYPES, LEAST_INT8_BLOCK, BlockedWeight, of_int8
-from .scaled_matmul import scaled_matmul
 
 _LEAST_BLOCK = 16
 _BLOCK = 32  # of a weight with one scale, or one for each column

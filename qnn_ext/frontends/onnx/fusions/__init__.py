@@ -1,0 +1,1 @@
+"""Chains of operators that ONNX Runtime makes one operator of, with bits of its own."""
