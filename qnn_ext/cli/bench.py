@@ -14,7 +14,8 @@ from rich.console import Console
 from ..module import TensorSpec, check_inputs, zeros
 from ..racing.power import Meter, PowerError
 from ..racing.race import drawn
-from ..running.engine import Engine, LayerProfile, Timing, time_text
+from ..running.engine import Engine
+from ..running.timing import LayerProfile, Timing, time_text
 from .common import (
     FILE,
     build_options,

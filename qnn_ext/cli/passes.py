@@ -11,7 +11,7 @@ from rich.console import Console
 from tvm import IRModule, ir, relax, tirx
 
 from ..files.storage import write_text
-from ..running.engine import time_text
+from ..running.timing import time_text
 from .progress import Detail, Tell
 from .tables import Column, print_table
 

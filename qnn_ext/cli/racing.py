@@ -16,7 +16,8 @@ from ..racing.power import Meter
 from ..racing.race import Entry, difference, race
 from ..racing.runtimes import PEERS, Peer
 from ..racing.worker import OURS, Task
-from ..running.engine import Engine, time_text
+from ..running.engine import Engine
+from ..running.timing import time_text
 from .formats import TITLES
 from .progress import stages
 from .tables import Column, print_table

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..running.engine import LayerProfile
 from ..running.kernels import Kernel
+from ..running.timing import LayerProfile
 from .graph import FLOAT, INTEGER, MOVED, Json, computes_floats, kind_of, label_of, names_of
 from .machine import Machine
 

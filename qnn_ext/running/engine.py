@@ -7,7 +7,7 @@ import io
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from .devices import SOURCES, Code, device_of
 from .executors import Executor, Workspace
 from .kernels import Kernel
 from .model import Memory, Model, Variant, target_name
+from .timing import LayerProfile, Timing
 
 if TYPE_CHECKING:
     from ..files.signing import PrivateKey, PublicKey
@@ -56,52 +57,7 @@ def _close() -> None:
         _, engine._lock = locks[known]
 
 
-def time_text(seconds: float) -> str:
-    """A time with three significant digits: "845 ns", "1.23 µs", "45.6 ms", "1.20 s"."""
-    if seconds <= 0:
-        return "0 s"
-    exponent = int(f"{seconds:.2e}".partition("e")[2])  # of the rounded time: 999.9 µs are 1.00 ms
-    group = max(-3, min(0, exponent // 3))
-    return f"{seconds / 1000.0**group:.{max(0, 2 - exponent + 3 * group)}f} {_UNITS[group]}"
-
-
 Inputs = Mapping[str, Any] | Sequence[Any]  # also the only array, as it is
-
-_UNITS = {0: "s", -1: "ms", -2: "µs", -3: "ns"}
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds per call over several repeats."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return float(np.median(self.seconds))
-
-    @property
-    def best(self) -> float:
-        return min(self.seconds)
-
-    def __str__(self) -> str:
-        return f"{time_text(self.median)} (median of {len(self.seconds)}, best {time_text(self.best)})"
-
-
-@dataclass(frozen=True)
-class LayerProfile:
-    """How long one kernel takes, and its rates: GOP/s counts two operations per multiply-accumulate."""
-
-    kernel: Kernel
-    seconds: float
-
-    @property
-    def gops(self) -> float:
-        return 2 * self.kernel.macs / self.seconds / 1e9 if self.seconds else 0.0
-
-    @property
-    def bytes(self) -> int:
-        return self.kernel.weight_bytes + self.kernel.data_bytes
 
 
 class Engine(ByPosition):

@@ -15,8 +15,9 @@ import numpy as np
 from ..errors import QnnError
 from ..module import zeros
 from ..processes.cores import default_threads
-from .engine import Engine, time_text
+from .engine import Engine
 from .requests import Request, Workers
+from .timing import time_text
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 

@@ -16,8 +16,8 @@ from .. import errors
 from ..errors import TargetError
 from ..module import ByPosition, check_inputs, zeros
 from . import artifact
-from .engine import Timing
 from .served import ERROR, LOAD, packed, unpacked
+from .timing import Timing
 
 
 class RemoteEngine(ByPosition):

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import qnn_ext
 from qnn_ext.cli.tables import Column, print_table, shortened
-from qnn_ext.running.engine import time_text
+from qnn_ext.running.timing import time_text
 
 MODEL = Path(qnn_ext.__file__).parent / "data" / "digits_cnn_int8.tflite"
 

@@ -6,9 +6,9 @@ import pytest
 
 from qnn_ext.report.layers import layer_rows, peak_tensors, totals
 from qnn_ext.report.machine import Machine, dot_products, measure
-from qnn_ext.running.engine import LayerProfile
 from qnn_ext.running.kernels import Kernel
 from qnn_ext.running.names import short_names
+from qnn_ext.running.timing import LayerProfile
 from qnn_ext.topi_int8.x86.amx import TDPBUSD
 from tests.cpus import cpu_target
 from tests.x86 import emulator as amx
