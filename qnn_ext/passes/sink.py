@@ -89,7 +89,8 @@ def _in_front(expr: relax.Call, shape: tuple[int, ...], sources: dict[Any, Any],
         vectors = _has_vectors(expr, traits, one)
         own = int(attribute(expr, one.axis))
         axis = _moved_axis(own, expr.args[i], args[i], shape, wanted, pairs) if vectors else 0
-        if axis is None:
+        slopes_alone = one.scale is None and not shape_of(args[i])  # nn.prelu takes no scalar
+        if axis is None or slopes_alone:
             return None
         changes[one.axis] = axis
     return emit(rebuild(expr, args, **changes))

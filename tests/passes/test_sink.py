@@ -122,3 +122,15 @@ def test_a_residual_sum_stays_in_the_shape_of_its_product(rng):
     ]
     inputs = [random_integers(rng, (10, 8), "uint8"), rng.standard_normal((2, 5, 6)).astype(np.float32)]
     np.testing.assert_array_equal(interpret(sunk, inputs)[0], interpret(builder.get(), inputs)[0])
+
+
+def test_slopes_are_not_applied_to_a_tensor_without_dimensions():
+    params = [var("x", (), "float32")]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            wide = builder.emit(relax.op.reshape(params[0], (1,)))
+            result = builder.emit_output(builder.emit(relax.op.nn.prelu(wide, relax.const(VECTOR[:1]), 0)))
+        builder.emit_func_output(result)
+    sunk = sink_reshapes(builder.get())
+    assert [name for name in order(sunk) if name] == ["reshape", "nn.prelu"]

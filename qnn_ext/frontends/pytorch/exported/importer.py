@@ -215,7 +215,7 @@ class ProgramImporter:
         elif self._is_left_to_tvm(node):
             self._bind(node, self.by_tvm())
         else:
-            raise UnsupportedOperatorError(f"operator {name} is not supported")
+            raise UnsupportedOperatorError(f"operator {name} is not supported{_remedy(name)}")
 
     def _is_supported(self, node: fx.Node) -> bool:
         name = target_name(node)
@@ -540,3 +540,10 @@ def _with_effects(graph: fx.Graph) -> str:
     """The operators that PyTorch keeps in order by tokens, by name."""
     nodes = [node for node in graph.nodes if getattr(node.target, "__name__", "") == "with_effects"]
     return ", ".join(dict.fromkeys(str(node.args[1]) for node in nodes))
+
+
+def _remedy(operator: str) -> str:
+    """What a user does about an operator that only PyTorch's kernels know; empty for others."""
+    if operator.startswith("onednn."):
+        return "; its weights are packed for PyTorch's kernels: import what convert_pt2e returns, before it is lowered"
+    return ""

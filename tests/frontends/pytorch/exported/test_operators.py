@@ -341,6 +341,8 @@ case("softmax", lambda x: x.softmax(1), img)
 case("logsoftmax", lambda x: x.log_softmax(-1), img)
 case("softmin", lambda x: F.softmin(x, 1), img)
 case("prelu", lambda m, x: m(x), img, mods=[nn.PReLU(4)])
+case("prelu_slope_without_dimensions", lambda x: F.prelu(x, torch.tensor(0.3)), img)
+case("prelu_of_scalar", lambda x: F.prelu(x.sum(), torch.tensor([0.3])), img)
 for n in [2, 1, 0, 3, -1, 0.5, float("inf"), -float("inf")]:
     case(f"vector_norm_{n}", lambda x, n=n: torch.linalg.vector_norm(x, n, (1, 2), True), img)
     case(f"vector_norm_{n}_all", lambda x, n=n: torch.linalg.vector_norm(x, n), img)

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+from torchao.quantization.pt2e.quantizer.embedding_quantizer import EmbeddingQuantizer
 
 import qnn_ext
 from qnn_ext import Interpreter
+from qnn_ext.errors import UnsupportedOperatorError
 from qnn_ext.frontends.pytorch.exported import from_exported_program
 from qnn_ext.op.base import definition_of
 
@@ -122,3 +125,62 @@ def test_decomposed_program(quantizer):
 def test_names_are_the_layers():
     script = from_exported_program(pt2e(seeded(Small), images(2), x86_quantizer())).script()
     assert "conv_0" in script and "dense" in script
+
+
+class Table(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.dense = nn.Embedding(50, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = self.table(x)
+        return rows, self.dense(rows)
+
+
+def test_a_table_with_zero_points_that_are_no_integers_stays_packed():
+    """As torchao's EmbeddingQuantizer has them: (q − zero_point) · scale, all in float32."""
+    x = torch.randint(0, 50, (2, 12), generator=torch.Generator().manual_seed(1))
+    program = pt2e(seeded(Table), [x], EmbeddingQuantizer())
+    module = from_exported_program(program)
+    rows, dense = (result.detach().numpy() for result in program.module()(x))
+    found, product = Interpreter(module).run([x.numpy()]).values()
+    np.testing.assert_array_equal(found, rows)
+    np.testing.assert_allclose(product, dense, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(next(iter(qnn_ext.build(module).run([x.numpy()]).values())), rows)
+    assert operators(module)["qnn.blockwise_dequantize"] == 1
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_zero_points_that_are_no_integers(axis):
+    generator = torch.Generator().manual_seed(axis)
+    shape = (3, 4, 5)
+    q = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+    scale, zero = (torch.rand(shape[axis], generator=generator) * factor + 0.01 for factor in (0.1, 255))
+
+    class Dequantized(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.quantized_decomposed.dequantize_per_channel(x, scale, zero, axis, 0, 255, torch.uint8)
+
+    module = from_exported_program(torch.export.export(Dequantized(), (q,)))
+    np.testing.assert_array_equal(Interpreter(module)(q.numpy()), Dequantized()(q).numpy())
+
+
+def test_activations_whose_zero_points_are_no_integers_are_refused():
+    class Quantized(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            scale, zero = torch.full((4,), 0.1), torch.full((4,), 2.5)
+            return torch.ops.quantized_decomposed.quantize_per_channel(x, scale, zero, 1, 0, 255, torch.uint8)
+
+    with pytest.raises(UnsupportedOperatorError, match=r"node 'quantize_per_channel'.*no integers.*per_tensor_affine"):
+        from_exported_program(torch.export.export(Quantized(), (torch.randn(2, 4),)))
+
+
+def test_a_program_lowered_for_pytorchs_kernels_names_what_to_import():
+    from torchao.quantization.pt2e.lowering import lower_pt2e_quantized_to_x86
+
+    x = torch.randn(2, 16)
+    prepared = prepare_pt2e(torch.export.export(nn.Sequential(nn.Linear(16, 4)).eval(), (x,)).module(), x86_quantizer())
+    prepared(x)
+    lowered = lower_pt2e_quantized_to_x86(convert_pt2e(prepared), (x,))
+    with pytest.raises(UnsupportedOperatorError, match=r"onednn\.qlinear_pointwise.*what convert_pt2e returns"):
+        from_exported_program(torch.export.export(lowered, (x,)))

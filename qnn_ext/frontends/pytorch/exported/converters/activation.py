@@ -8,8 +8,9 @@ from typing import Any
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
+from .....op.base import shape_of
 from ..registry import converter
-from ..values import cast, dtype_of, scalar
+from ..values import cast, dtype_of, reshape, scalar
 
 
 def _function(name: str, function: Callable[[relax.Expr], relax.Expr]) -> None:
@@ -52,6 +53,15 @@ def clip(importer: Any, x: relax.Expr, low: Any, high: Any) -> relax.Expr:
 @converter("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
 def _clamp(importer: Any, x: relax.Expr, low: Any, high: Any) -> relax.Expr:
     return clip(importer, x, low, high)
+
+
+@converter("aten.prelu.default")
+def _prelu(importer: Any, x: relax.Expr, slopes: relax.Expr) -> relax.Expr:
+    """x where positive, else slope · x; one slope, or one for each index of the second dimension."""
+    shape = shape_of(x)
+    data, axis = (x if shape else reshape(importer, x, (1,))), (1 if len(shape) > 1 else 0)
+    result = importer.emit(relax.op.nn.prelu(data, reshape(importer, slopes, (-1,)), axis))
+    return result if shape else reshape(importer, result, ())
 
 
 @converter("aten.clamp_min.default", "aten.clamp_min.Tensor")

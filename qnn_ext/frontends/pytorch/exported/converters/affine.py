@@ -24,7 +24,7 @@ from .....op.blockwise import LONGEST_GROUP
 from ..registry import converter
 from ..values import cast, dtype_name, dtype_of, reshape, scalar
 from .dynamic import affine_qparams, range_with_zero, symmetric_scale
-from .quantized import dequantize, quantize, zero_points
+from .quantized import dequantize, is_fractional, quantize, zero_points
 
 
 @converter("torchao.choose_qparams_affine.default")
@@ -101,6 +101,27 @@ def _dequantize_affine(
     )
 
 
+@converter("quantized_decomposed.dequantize_per_channel.default")
+def _dequantize_per_channel(
+    importer: Any,
+    q: relax.Expr,
+    scale: Any,
+    zero_point: Any,
+    axis: int,
+    low: int,
+    high: int,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype | None,
+) -> relax.Expr:
+    """A matrix whose rows have zero points that are no integers, as EmbeddingQuantizer's tables, stays packed."""
+    shape = shape_of(q)
+    if is_fractional(zero_point) and len(shape) == 2 and axis % 2 == 0 and importer.dtype == "float32":
+        packed = _packed(importer, q, [1, shape[1]], scale, zero_point)
+        if packed is not None:
+            return packed
+    return dequantize(importer, q, scale, _or_zero(zero_point), axis)
+
+
 @converter("quantized_decomposed.dequantize_per_channel_group.default")
 def _dequantize_per_group(
     importer: Any,
@@ -160,7 +181,7 @@ def _packed(importer: Any, q: relax.Expr, block: list[int], scale: Any, zero_poi
     (rows, depth), group = shape, block[1]
     if not 1 < group <= LONGEST_GROUP or depth % group or scales.size != rows * depth // group:
         return None
-    if group == depth and any(_reads_integers(user) for user in importer.node.users):
+    if group == depth and any(_reads_integers(user, importer.node) for user in importer.node.users):
         return None
     zeros = np.zeros(scales.shape, np.int32)
     if zero_point is not None and shape_of(as_expr(zero_point)) != (0,):
@@ -172,7 +193,8 @@ def _packed(importer: Any, q: relax.Expr, block: list[int], scale: Any, zero_poi
     if not all(np.isfinite(part).all() for part in matrix):
         raise ModelFormatError("the scales and zero points of a weight must be finite")
     whole = np.array_equal(zeros, np.trunc(zeros))
-    dtype = narrowest(values, zeros) if whole else narrowest(values)
+    held = (values, zeros) if whole else (values,)
+    dtype = narrowest(*held, signed=dtype_of(q) != "uint8") or narrowest(*held)
     if dtype is None:
         return None
     stored: np.ndarray = matrix[1].astype(np.float32)
@@ -182,10 +204,10 @@ def _packed(importer: Any, q: relax.Expr, block: list[int], scale: Any, zero_poi
     return qnn.blockwise_dequantize(weight, factors, offsets, depth, dtype, group)
 
 
-def _reads_integers(user: Any) -> bool:
-    """Whether a node's data are dequantized right before it, other than row by row."""
+def _reads_integers(user: Any, weight: Any) -> bool:
+    """Whether a node's data, other than `weight`, are dequantized right before it, other than row by row."""
     data: Any = user.args[0] if user.args else None
-    if data is None or "dequantize" not in (name := str(getattr(data, "target", ""))):
+    if data is None or data is weight or "dequantize" not in (name := str(getattr(data, "target", ""))):
         return False
     block = data.args[1] if len(data.args) > 1 and isinstance(data.args[1], (list, tuple)) else None
     return "per_token" not in name and (block is None or any(size != 1 for size in block[:-1]))

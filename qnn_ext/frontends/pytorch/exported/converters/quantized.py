@@ -57,21 +57,6 @@ def _dequantize_per_tensor(
     return dequantize(importer, q, scale, zero_point, -1)
 
 
-@converter("quantized_decomposed.dequantize_per_channel.default")
-def _dequantize_per_channel(
-    importer: Any,
-    q: relax.Expr,
-    scale: Any,
-    zero_point: Any,
-    axis: int,
-    low: int,
-    high: int,
-    dtype: torch.dtype,
-    out_dtype: torch.dtype | None,
-) -> relax.Expr:
-    return dequantize(importer, q, scale, 0 if zero_point is None else zero_point, axis)
-
-
 # ---- shared with torchao's operators -----------------------------------------------------------------------------
 
 
@@ -111,11 +96,8 @@ def _shifts(zero_point: relax.Expr) -> bool:
 
 def _shifted(importer: Any, q: relax.Expr, zero_point: relax.Expr, axis: int) -> relax.Expr:
     """q + zero_point in float32, as PyTorch adds them: beyond 2²⁴ the sum is rounded, unlike in R.qnn.quantize."""
-    if shape_of(zero_point):
-        along = [1] * len(shape_of(q))
-        along[axis] = shape_of(zero_point)[0]
-        zero_point = reshape(importer, zero_point, along)
-    total = importer.emit(relax.op.add(cast(importer, q, "float32"), cast(importer, zero_point, "float32")))
+    offset = _along(importer, cast(importer, zero_point, "float32"), len(shape_of(q)), axis)
+    total = importer.emit(relax.op.add(cast(importer, q, "float32"), offset))
     return importer.emit(qnn.quantize(total, np.float32(1), np.int32(0), out_dtype=dtype_of(q)))
 
 
@@ -124,8 +106,33 @@ def dequantize(importer: Any, q: relax.Expr, scale: Any, zero_point: Any, axis: 
     name = importer.dtype
     if name not in FLOATS:
         raise UnsupportedOperatorError(f"dequantizing to {name} is not supported; supported: {', '.join(FLOATS)}")
+    if is_fractional(zero_point):
+        return cast(importer, _dequantize_from_floats(importer, q, scale, zero_point, axis), name)
     zero_point = zero_points(importer, zero_point)
     return importer.emit(qnn.dequantize(q, scales(importer, scale), zero_point, axis=axis, out_dtype=name))
+
+
+def is_fractional(zero_point: Any) -> bool:
+    """Whether a zero point is known and no integer, as those of `per_channel_affine_float_qparams`."""
+    known = constant_value(zero_point) if isinstance(zero_point, relax.Expr) else np.asarray(zero_point)
+    return known is not None and not np.array_equal(known, np.trunc(known))
+
+
+def _dequantize_from_floats(importer: Any, q: relax.Expr, scale: Any, zero_point: relax.Expr, axis: int) -> relax.Expr:
+    """(f32(q) − zero_point) · scale in float32."""
+    rank = len(shape_of(q))
+    offset = _along(importer, _scalar_or_vector(importer, cast(importer, zero_point, "float32")), rank, axis)
+    centred = importer.emit(relax.op.subtract(cast(importer, q, "float32"), offset))
+    return importer.emit(relax.op.multiply(centred, _along(importer, scales(importer, scale), rank, axis)))
+
+
+def _along(importer: Any, value: relax.Expr, rank: int, axis: int) -> relax.Expr:
+    """A scalar or a vector so that it broadcasts along `axis`."""
+    if not shape_of(value):
+        return value
+    shape = [1] * rank
+    shape[axis] = shape_of(value)[0]
+    return reshape(importer, value, shape)
 
 
 def scales(importer: Any, value: Any) -> relax.Expr:
@@ -138,12 +145,14 @@ def scales(importer: Any, value: Any) -> relax.Expr:
 def zero_points(importer: Any, value: Any) -> relax.Expr:
     """A zero point (number or tensor) as an int32 scalar or vector."""
     if not isinstance(value, relax.Expr):
-        if int(value) != value:
+        if is_fractional(value):
             raise UnsupportedOperatorError(f"zero point {value} is not an integer")
         return scalar(int(value), "int32")
-    known = constant_value(value)
-    if known is not None and not np.array_equal(known, np.trunc(known)):
-        raise UnsupportedOperatorError("the zero points are not integers (float quantization parameters)")
+    if is_fractional(value):
+        raise UnsupportedOperatorError(
+            "activations are quantized with zero points that are no integers; quantize them with an affine scheme of "
+            "integers, such as torch.per_tensor_affine"
+        )
     return _scalar_or_vector(importer, cast(importer, value, "int32"))
 
 
