@@ -18,6 +18,7 @@ from ....maxima import first_maxima, unpooled
 from ..formulas import VECTOR_CHANNELS, by_channels, f32, quantize, scalar
 from ..node import Node
 from ..registry import converter
+from ..sums import ordered_sum
 
 
 def _as_image(node: Node, value: relax.Expr, spatial: int) -> relax.Expr:
@@ -365,25 +366,17 @@ def _mean(node: Node) -> relax.Expr:
     return _mean_of_floats(node, data, source, axes, keepdims)
 
 
-_IN_ORDER = 16
-"""Up to so many elements, PyTorch adds up the positions of a channels-last image one after the other."""
-
-
 def _mean_of_floats(node: Node, data: relax.Expr, source: QParams, axes: list[int], keepdims: bool) -> relax.Expr:
-    """quantize(Σ (q − z)·s / n): PyTorch adds dequantized values, those of small channels-last images one after the
-    other; elsewhere a midpoint may fall either way."""
+    """quantize(Σ (q − z)·s / n): PyTorch adds dequantized values; a midpoint may fall either way where `ordered_sum`
+    does not know the order."""
     wide = node.emit(relax.op.subtract(node.emit(relax.op.astype(data, "int32")), constant(source.zero_point)))
-    shape = node.shape_of("self")
+    shape, scale = node.shape_of("self"), constant(source.scale.astype(f32))
+    parts = node.emit(qnn.dequantize(wide, scale, 0))
+    total = ordered_sum(parts, node["self"].stride(), axes, node.emit)
+    if total is None:
+        total = node.emit(qnn.dequantize(node.emit(relax.op.sum(wide, axes)), scale, 0))
     count = int(np.prod([shape[axis] for axis in axes]))
-    if axes == [2, 3] and len(shape) == 4 and count <= _IN_ORDER and _is_channels_last(node["self"]):
-        parts = node.emit(qnn.dequantize(wide, constant(source.scale.astype(f32)), 0))
-        parts = node.emit(relax.op.reshape(parts, (*shape[:2], count)))
-        real = node.emit(relax.op.strided_slice(parts, [2], [0], [1]))
-        for place in range(1, count):
-            part = node.emit(relax.op.strided_slice(parts, [2], [place], [place + 1]))
-            real = node.emit(relax.op.add(real, part))
-        real = node.emit(relax.op.reshape(real, (*shape[:2], 1, 1) if keepdims else shape[:2]))
-    else:
-        total = node.emit(relax.op.sum(wide, axes, keepdims))
-        real = node.emit(qnn.dequantize(total, constant(source.scale.astype(f32)), 0))
-    return quantize(node, node.emit(relax.op.divide(real, scalar(count))), source)
+    real = node.emit(relax.op.divide(total, scalar(count)))
+    if keepdims:
+        real = reshape(real, [1 if axis in axes else size for axis, size in enumerate(shape)], node.emit)
+    return quantize(node, real, source)
