@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import ModelFormatError, QnnError
 from ...files.reading import read_bytes
+from .compression import DECODE, decoded
 from .flatbuffer import FlatFile, numbers, text
 from .options import enum_name, read_options, require_schema
 from .tensors import Tensor, read_buffer, read_tensor
@@ -162,7 +163,8 @@ def _read_subgraph(file: FlatFile, index: int, table: Any, codes: list[_Operator
     inputs, outputs = numbers(file, table, "Inputs"), numbers(file, table, "Outputs")
     raw_operators = list(file.tables(table, "Operators"))
     written = {i for operator in raw_operators for i in numbers(file, operator, "Outputs")}
-    used = {*inputs, *outputs, *written} | {i for op in raw_operators for i in numbers(file, op, "Inputs")}
+    readers = [operator for operator in raw_operators if not _decodes(operator, codes)]
+    used = {*inputs, *outputs, *written} | {i for op in readers for i in numbers(file, op, "Inputs")}
     computed = {*inputs, *written}
     tensors = tuple(
         read_tensor(file, raw, i, buffers, used=i in used, computed=i in computed)
@@ -171,9 +173,15 @@ def _read_subgraph(file: FlatFile, index: int, table: Any, codes: list[_Operator
     _check_indices("graph inputs", inputs, tensors)
     _check_indices("graph outputs", outputs, tensors)
     operators = tuple(_read_operator(file, raw, i, codes, tensors) for i, raw in enumerate(raw_operators))
+    tensors, operators = decoded(tensors, operators)
     subgraph = Subgraph(index, text(table.Name()), tensors, operators, inputs, outputs)
     _check_order(subgraph)
     return subgraph
+
+
+def _decodes(table: Any, codes: list[_OperatorCode]) -> bool:
+    """Whether an operator decodes constants, whose quantization in the file is that of their values."""
+    return 0 <= table.OpcodeIndex() < len(codes) and codes[table.OpcodeIndex()].custom_code == DECODE
 
 
 def _read_operator(
