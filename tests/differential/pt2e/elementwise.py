@@ -56,6 +56,16 @@ def unary(b: Pt2eBuilder, name: str) -> None:
     b.finish(b.call(name, x, *args))
 
 
+@generates("aten.prelu.default")
+def prelu(b: Pt2eBuilder) -> None:
+    """One slope, with or without a dimension, or one for each channel."""
+    x = b.real()
+    shape = b.samples[x.key].shape
+    channels = shape[1] if len(shape) > 1 else 1
+    slopes = b.draw.pick([0.25, np.float32([-0.5]), np.linspace(-0.5, 1.5, channels).astype(np.float32)])
+    b.finish(b.call("aten.prelu.default", x, b.const(slopes, "float32")))
+
+
 def positive(b: Pt2eBuilder) -> Value:
     """|x| plus something."""
     size = b.call("aten.abs.default", b.real())

@@ -142,7 +142,7 @@ def group_norm(b: Pt2eBuilder, name: str) -> None:
     parameters = vector(b, channels, 1.0), vector(b, channels, 0.0)
     if "native" in name:
         args = (*parameters, batch, channels, int(np.prod(rest)), groups, 1e-5)
-        b.finish(b.results_of(name, x, *args, steady=False)[0])
+        b.finish(b.results_of(name, b.moved("aten.contiguous.default", x), *args, steady=False)[0])
     else:
         b.finish(b.call(name, x, groups, *parameters, 1e-5, steady=False))
 
