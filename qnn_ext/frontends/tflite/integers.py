@@ -55,8 +55,14 @@ def same_dtype(node: Node, *indices: int) -> str:
 
 def require_dtype(node: Node, dtype: str, *supported: str) -> None:
     """Raise UnsupportedOperatorError unless the dtype is one that LiteRT has a kernel for."""
-    if dtype not in supported:
-        raise node.unsupported(f"dtype {dtype}; supported: {', '.join(supported)}")
+    if dtype in supported:
+        return
+    remedy = "with one of these"
+    if dtype == "float16":
+        remedy = "with activations of float32; weights may stay float16"
+    elif dtype in ("int8", "uint8") and not {"int8", "uint8"} & set(supported):
+        remedy = "so that its tensors have scales, or with a cast in front of the operator"
+    raise node.unsupported(f"dtype {dtype}; supported: {', '.join(supported)}; convert the model again {remedy}")
 
 
 def scalar(value: int, dtype: str = "int32") -> relax.Expr:

@@ -142,6 +142,19 @@ def test_dtypes_without_kernel() -> None:
     says(message(UnsupportedOperatorError, sketch.bytes()), "CONV_2D #0", "uint8 activations with int8 weights")
 
 
+@pytest.mark.parametrize(
+    "name, remedy",
+    [
+        ("FLOAT16", "with activations of float32"),
+        ("UINT8", "so that its tensors have scales"),
+        ("INT64", "one of these"),
+    ],
+)
+def test_dtypes_without_kernel_have_a_remedy(name: str, remedy: str) -> None:
+    sketch = one_operator(OPS.EXP, [(2,)], (2,), dtype=getattr(TYPES, name))
+    says(message(UnsupportedOperatorError, sketch.bytes()), "EXP #0", name.lower(), "supported:", remedy)
+
+
 @pytest.mark.parametrize("name", ["STRING", "COMPLEX64", "RESOURCE", "BFLOAT16"])
 def test_input_dtype(name: str) -> None:
     sketch = one_operator(OPS.ABS, [(2,)], (2,), dtype=getattr(TYPES, name))

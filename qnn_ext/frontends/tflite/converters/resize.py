@@ -7,6 +7,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....numerics import reference
+from ..integers import require_dtype
 from ..node import Node
 from ..registry import converter
 from .shape import check_elements, take
@@ -29,8 +30,7 @@ def convert_resize_bilinear(node: Node) -> relax.Expr:
     align_corners, half_pixel = bool(node.options["align_corners"]), bool(node.options["half_pixel_centers"])
     if align_corners and half_pixel:
         raise node.malformed("align_corners and half_pixel_centers cannot both be set")
-    if node.dtype() not in ("int8", "uint8", "int16", "float32"):
-        raise node.unsupported(f"bilinear resizing of {node.dtype()}")
+    require_dtype(node, node.dtype(), "int8", "uint8", "int16", "float32")
     arithmetic = "fixed" if node.dtype() in ("int8", "int16") else "float32"
     if node.delegated:
         arithmetic = "xnnpack"
