@@ -125,3 +125,25 @@ def gelu_tanh(x: Value, on: Arithmetic) -> Value:
 
 FUNCTIONS = {one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh)}
 """Those of one number, by name."""
+
+
+_PRODUCTS = 256  # of a block where the second matrix is constant, and stored in MLAS's order
+_LINE, _SHORTEST_LINE = 128, 16  # columns, and products, of a block otherwise
+
+
+def block_of_products(rows: int, terms: int, columns: int, packed: bool) -> int:
+    """How many of the `terms` products of a matrix product's element are added before they are added to those before.
+
+    packed: whether the second matrix is a constant
+
+    Blocks become longer where the second matrix has fewer columns. Products by a vector have other sums, and are not
+    divided here.
+    """
+    if packed:
+        return _PRODUCTS
+    if rows == 1 or columns == 1:
+        return terms
+    length, width = _LINE, _LINE
+    while columns < terms and width > _SHORTEST_LINE and width // 2 >= columns:
+        length, width = 2 * length, width // 2
+    return length

@@ -16,6 +16,7 @@ from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, li
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value, shape_of
 from ...op.folding import known_value
+from ...passes.blocked_sums import ask_for_blocks
 from ...passes.blockwise import keep_packed
 from ...passes.float_weights import round_float_weights
 from ...passes.qdq_to_integer import qdq_to_integer
@@ -108,7 +109,7 @@ def _import(
     else:
         module = _with_batch_elsewhere(imported, dims)
     ir, notes = qdq_to_integer(round_float_weights(keep_packed(module.ir)), _IN_FLOAT)
-    return replace(module, ir=ir, notes=(*module.notes, *notes))
+    return replace(module, ir=ask_for_blocks(ir), notes=(*module.notes, *notes))
 
 
 def _with_batch_elsewhere(imported: Callable[[int], QnnModule], dims: InputShapes) -> QnnModule:
