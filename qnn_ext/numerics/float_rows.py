@@ -71,3 +71,46 @@ def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
     variance = row_squares(deviation) / np.float32(count)
     inverse = np.float32(1) / np.sqrt(variance + np.float32(epsilon))
     return fused_multiply_add(deviation * inverse, gamma, beta)
+
+
+def welford_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
+    """(x − mean) / √(variance + ε) · γ + β for float32 rows, with Welford's running mean and squares."""
+    mean, squares = np.zeros((2, *x.shape[:-1]), np.float32)
+    for index in range(x.shape[-1]):
+        element = x[..., index]
+        step = element - mean
+        mean = mean + step / np.float32(index + 1)
+        squares = squares + step * (element - mean)
+    deviation = np.sqrt(squares / np.float32(x.shape[-1]) + np.float32(epsilon))
+    return (x - mean[..., None]) / deviation[..., None] * gamma + beta
+
+
+PACKET = 4  # floats of a vector of 16 bytes
+
+
+def aligned_sum(x: Array) -> Array:
+    """Σ over the last axis of float32 values, kept with extent 1, in Eigen's order: see `op.aligned_sum`."""
+    length = x.shape[-1]
+    rows = np.ascontiguousarray(x).reshape(-1, length)
+    sums = np.zeros((len(rows), 1), np.float32)
+    for first in range(PACKET):
+        start = min(-first * length % PACKET, length)
+        sums[first::PACKET] = _sum_from(rows[first::PACKET], start)
+    return sums.reshape(*x.shape[:-1], 1)
+
+
+def _sum_from(rows: Array, start: int) -> Array:
+    """The same of rows that are aligned from element `start` on."""
+    length = rows.shape[-1]
+    pairs, packets = (start + (length - start) // size * size for size in (2 * PACKET, PACKET))
+    lanes = np.zeros((len(rows), 2 * PACKET), np.float32)
+    for index in range(start, pairs, 2 * PACKET):
+        lanes = lanes + rows[:, index : index + 2 * PACKET]
+    lanes = lanes[:, :PACKET] + lanes[:, PACKET:]
+    if packets > pairs:
+        lanes = lanes + rows[:, pairs:packets]
+    lanes = lanes[:, : PACKET // 2] + lanes[:, PACKET // 2 :]
+    total = lanes[:, :1] + lanes[:, 1:]
+    for index in (*range(start), *range(packets, length)):
+        total = total + rows[:, index : index + 1]
+    return total

@@ -1,6 +1,7 @@
 """The operators of the QNN dialect, one file per family: type rule, builder, NumPy integer reference."""
 
 from .accumulate import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, row_sum, window_sum
+from .aligned_sum import aligned_sum
 from .attention import attention
 from .avg_pool2d import avg_pool2d
 from .base import OPS, OpDef
@@ -53,6 +54,7 @@ from .unary import (
     unary_table,
 )
 from .value_range import value_range
+from .welford_norm import welford_norm
 from .winograd import winograd_data, winograd_results
 from .write_rows import write_rows
 
@@ -61,6 +63,7 @@ __all__ = [
     "OpDef",
     "abs",
     "add",
+    "aligned_sum",
     "attention",
     "avg_pool2d",
     "batch_matmul",
@@ -128,6 +131,7 @@ __all__ = [
     "true_positions",
     "unary_table",
     "value_range",
+    "welford_norm",
     "window_sum",
     "winograd_data",
     "winograd_results",

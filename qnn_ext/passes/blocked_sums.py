@@ -19,7 +19,7 @@ from ..numerics.mlas import block_of_products
 from ..op.arguments import factors_of
 from ..op.base import constant, constant_value, shape_of
 from ..targets.features import backend_of
-from .bodies import every_binding, with_bodies
+from .bodies import with_bodies
 from .layout.forms import static_shape
 from .rewrite import Emit, bindings_of, consumers, op_name, rewrite
 
@@ -28,13 +28,9 @@ BLOCKED = "blocked_sums"
 
 
 def ask_for_blocks(mod: IRModule) -> IRModule:
-    """`mod` with the attribute, on the bodies of loops too, if it quantizes anything."""
-    return _marked(mod) if any(op_name(one.value) == "qnn.quantize" for one, _ in every_binding(mod)) else mod
-
-
-def _marked(mod: IRModule) -> IRModule:
+    """`mod` with the attribute, on the bodies of loops too."""
     functions = {var.name_hint: function for var, function in mod.functions_items()}
-    return with_bodies(IRModule({**functions, "main": mod["main"].with_attr(BLOCKED, True)}), _marked)
+    return with_bodies(IRModule({**functions, "main": mod["main"].with_attr(BLOCKED, True)}), ask_for_blocks)
 
 
 def blocked_sums(mod: IRModule, target: Target) -> IRModule:

@@ -19,6 +19,7 @@ from ...op.folding import known_value
 from ...passes.blocked_sums import ask_for_blocks
 from ...passes.blockwise import keep_packed
 from ...passes.float_weights import round_float_weights
+from ...passes.onnxruntime_rows import onnxruntime_rows, quantizes
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
 from ..bound import bound_value, check_bound
@@ -109,7 +110,9 @@ def _import(
     else:
         module = _with_batch_elsewhere(imported, dims)
     ir, notes = qdq_to_integer(round_float_weights(keep_packed(module.ir)), _IN_FLOAT)
-    return replace(module, ir=ask_for_blocks(ir), notes=(*module.notes, *notes))
+    if quantizes(ir):
+        ir = ask_for_blocks(onnxruntime_rows(ir))
+    return replace(module, ir=ir, notes=(*module.notes, *notes))
 
 
 def _with_batch_elsewhere(imported: Callable[[int], QnnModule], dims: InputShapes) -> QnnModule:

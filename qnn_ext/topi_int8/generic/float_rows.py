@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
 
 from tvm import te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from ...numerics import elementary, mlas, tir
 from ...numerics.annotations import KEEP
-from ...numerics.float_rows import LANES, SQUARES, rounded_squares
+from ...numerics.float_rows import LANES, PACKET, SQUARES, rounded_squares
 from .elementwise import Constants, Expr, Operand
+from .nest import nest
+from .rows import unravel
 from .stages import stages
 
 Element = Callable[..., Expr]
@@ -144,6 +151,111 @@ def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) 
     )
 
 
+def welford_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
+    """(x − mean) / √(variance + ε) · γ + β, with the moments of sixteen rows side by side."""
+    shape = [int(size) for size in x.shape]
+    const, length, rows = elementary.TIR.const, shape[-1], prod(shape[:-1])
+    padded = -(-rows // LANES) * LANES
+
+    def column(k: Expr, row: Expr) -> Expr:
+        return x(*unravel(tirx.min(row, rows - 1), shape[:-1]), k)
+
+    columns = te.compute((length, padded), column, name="columns", attrs={KEEP: True})
+    size = [tirx.const(2, "int64"), tirx.const(padded, "int64")]
+    moments = nest(size, [columns], partial(_moments, length=length, rows=padded), dtype="float32", name="row_moments")
+    deviation = te.compute(
+        (rows,),
+        lambda row: tirx.sqrt(moments(1, row) / const(length) + const(epsilon)),
+        name="row_deviation",
+        attrs={KEEP: True},
+    )
+
+    def element(*i: Expr) -> Expr:
+        row = _flat(i[:-1], shape[:-1])
+        return tir.fence((x(*i) - moments(0, row)) / deviation(row) * gamma(i[-1])) + beta(i[-1])
+
+    return te.compute(shape, element, name="welford_norm")
+
+
+def _moments(ins: list[Any], outs: list[Any], length: int, rows: int) -> Any:
+    """Welford's mean, and sum of squares of deviations, of each column; a vector of columns at a time."""
+    data, moments = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
+    zero = tirx.const(0.0, "float32")
+
+    with IRBuilder() as builder, T.serial(0, rows // LANES) as group:
+        for moment in range(2):
+            with T.vectorized(LANES) as lane:
+                moments[moment, group * LANES + lane] = zero
+        with T.serial(0, length) as k, T.vectorized(LANES) as lane:
+            row = group * LANES + lane
+            x, mean = data[k, row], moments[0, row]
+            after = T.bind(mean + (x - mean) / (k + 1).astype("float32"))
+            moments[1, row] = moments[1, row] + tir.fence((x - mean) * (x - after))
+            moments[0, row] = after
+    return builder.get()
+
+
+def aligned_sum(x: te.Tensor) -> te.Tensor:
+    """Σ over the last axis, in the order of `float_rows.aligned_sum`."""
+    shape = [int(size) for size in x.shape]
+    length, before, zero = shape[-1], shape[:-1], elementary.TIR.const(0.0)
+    number, pair = tirx.const(length, "int32"), 2 * PACKET
+
+    def start(row: Sequence[Expr]) -> Expr:
+        """The first element of a row that is aligned."""
+        if length % PACKET == 0:
+            return tirx.const(0, "int32")
+        return tirx.min(tirx.indexmod(-(_flat(row, before) % PACKET) * number + PACKET * number, PACKET), number)
+
+    def ends(row: Sequence[Expr]) -> tuple[Expr, Expr]:
+        """Behind the last whole pair of packets, and behind the last packet."""
+        first = start(row)
+        rest = number - first
+        return first + rest // pair * pair, first + rest // PACKET * PACKET
+
+    def at(row: Sequence[Expr], position: Expr, counts: Expr) -> Expr:
+        """An element, or zero."""
+        return tirx.if_then_else(counts, x(*row, tirx.min(position, number - 1)), zero)
+
+    k = te.reduce_axis((0, -(-length // pair)), "k")
+
+    def lane_sum(*i: Expr) -> Expr:
+        *row, lane = i
+        group = start(row) + k * pair
+        return te.sum(at(row, group + lane, group < ends(row)[0]), axis=k)
+
+    lanes = te.compute((*before, pair), lane_sum, name="row_lanes", attrs={KEEP: True})
+
+    def packet(*i: Expr) -> Expr:
+        *row, lane = i
+        pairs, packets = ends(row)
+        return lanes(*i) + lanes(*row, lane + PACKET) + at(row, pairs + lane, pairs < packets)
+
+    packed = te.compute((*before, PACKET), packet, name="row_packet", attrs={KEEP: True})
+
+    def total(*i: Expr) -> Expr:
+        *row, _ = i
+        first, behind = start(row), ends(row)[1]
+        sums = [packed(*row, lane) + packed(*row, lane + PACKET // 2) for lane in range(PACKET // 2)]
+        result = sums[0] + sums[1]
+        if length % PACKET:
+            for place in range(PACKET - 1):
+                result = result + at(row, tirx.const(place, "int32"), first > place)
+            for place in range(PACKET - 1):
+                result = result + at(row, behind + place, behind + place < number)
+        return result
+
+    return te.compute((*before, 1), total, name="aligned_sum", attrs={KEEP: True})
+
+
+def _flat(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    """The position of an element in a tensor of this shape."""
+    position = tirx.const(0, "int32")
+    for index, size in zip(indices, shape, strict=True):
+        position = position * size + index
+    return position
+
+
 @stages("nn.softmax")
 def _softmax(constants: Constants, shape: tuple[int, ...], data: Operand, *, axis: int) -> te.Tensor:
     return softmax(data.tensor, axis)
@@ -153,7 +265,20 @@ def _softmax(constants: Constants, shape: tuple[int, ...], data: Operand, *, axi
 def _layer_norm(
     constants: Constants, shape: tuple[int, ...], data: Operand, gamma: Operand, beta: Operand, *, epsilon: float
 ) -> te.Tensor:
-    scale, shift = (
-        operand.tensor if operand.tensor is not None else constants.add(operand.value) for operand in (gamma, beta)
-    )
-    return layer_norm(data.tensor, scale, shift, epsilon)
+    return layer_norm(data.tensor, _tensor(constants, gamma), _tensor(constants, beta), epsilon)
+
+
+@stages("qnn.welford_norm")
+def _welford_norm(
+    constants: Constants, shape: tuple[int, ...], data: Operand, gamma: Operand, beta: Operand, *, epsilon: float
+) -> te.Tensor:
+    return welford_norm(data.tensor, _tensor(constants, gamma), _tensor(constants, beta), epsilon)
+
+
+@stages("qnn.aligned_sum")
+def _aligned_sum(constants: Constants, shape: tuple[int, ...], data: Operand) -> te.Tensor:
+    return aligned_sum(data.tensor)
+
+
+def _tensor(constants: Constants, operand: Operand) -> te.Tensor:
+    return operand.tensor if operand.tensor is not None else constants.add(operand.value)

@@ -1,0 +1,95 @@
+"""Rows of floats in quantized ONNX models, added up in the orders of ONNX Runtime.
+
+    layer_norm(a + b) of three dimensions, if nothing else reads the sum     →  qnn.welford_norm
+    layer_norm of rows of two to seven elements                              →  the same
+    sum and mean over the last axes                                          →  qnn.aligned_sum
+
+What is quantized afterwards then has ONNX Runtime's bits, as a last bit may decide between two steps. Sums of absolute
+values, squares and exponentials stay: ReduceL1 and others of ONNX, which ONNX Runtime adds one by one.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from .. import op as qnn
+from ..op.arguments import data_of
+from ..op.base import constant, shape_of
+from ..op.compound import reshape
+from .bodies import every_binding, with_bodies
+from .layout.forms import static_shape
+from .rewrite import Emit, bindings_of, consumers, op_name, rewrite
+
+_ROWS = ("nn.layer_norm", "sum", "mean")
+_SHORT_ROW = 8
+_SUMMED = ("abs", "exp", "log", "qnn.float_function")
+
+
+def quantizes(mod: IRModule) -> bool:
+    """Whether anything is quantized, in the bodies of loops too."""
+    return any(op_name(binding.value) == "qnn.quantize" for binding, _ in every_binding(mod))
+
+
+def onnxruntime_rows(mod: IRModule) -> IRModule:
+    """`mod` with these operators, in the bodies of loops too."""
+    main = mod["main"]
+    bindings = bindings_of(main)
+    readers = consumers(main, bindings)
+    values = {binding.var: binding.value for binding in bindings}
+
+    def before(binding: relax.VarBinding) -> Any:
+        """What computes the data of an operator of rows."""
+        return values.get(data_of(binding.value)) if op_name(binding.value) in _ROWS else None
+
+    known = iter([(binding, before(binding)) for binding in bindings])
+
+    def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
+        binding, source = next(known)
+        if op_name(expr) == "nn.layer_norm":
+            return _normalized(expr, _adds_rows(source) and len(readers[data_of(binding.value)]) == 1)
+        return _summed(expr, source, emit) if op_name(expr) in _ROWS else None
+
+    changed = rewrite(mod, rule) if any(op_name(value) in _ROWS for value in values.values()) else mod
+    return with_bodies(changed, onnxruntime_rows)
+
+
+def _adds_rows(value: relax.Expr) -> bool:
+    """Whether it is the sum of two tensors of one shape, of three dimensions."""
+    if op_name(value) != "add":
+        return False
+    first, second = (static_shape(one) for one in value.args)
+    return first is not None and first == second and len(first) == 3
+
+
+def _normalized(call: relax.Call, of_sum: bool) -> relax.Call | None:
+    data, gamma, beta = call.args
+    shape = static_shape(data)
+    if shape is None or {str(one.ty.dtype) for one in call.args} != {"float32"}:
+        return None
+    if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1] or shape[-1] < 2:
+        return None
+    return qnn.welford_norm(data, gamma, beta, float(call.attrs.epsilon)) if of_sum or shape[-1] < _SHORT_ROW else None
+
+
+def _summed(call: relax.Call, before: Any, emit: Emit) -> relax.Expr | None:
+    """The same over the last axes, without regard to axes of extent 1."""
+    data = data_of(call)
+    shape = static_shape(data)
+    if shape is None or str(data.ty.dtype) != "float32" or 0 in shape:
+        return None
+    is_sum, squared = op_name(call) == "sum", op_name(before) == "multiply" and before.args[0].same_as(before.args[1])
+    if is_sum and (squared or op_name(before) in _SUMMED):
+        return None
+    axes = range(len(shape)) if call.attrs.axis is None else {int(axis) % len(shape) for axis in call.attrs.axis}
+    count = prod(shape[axis] for axis in axes)
+    kept = [axis for axis in range(len(shape)) if axis not in axes and shape[axis] > 1]
+    if count < 2 or any(axis < last for last in kept[-1:] for axis in axes if shape[axis] > 1):
+        return None
+    total = emit(qnn.aligned_sum(reshape(data, (*(shape[axis] for axis in kept), count), emit)))
+    if not is_sum:
+        total = emit(relax.op.divide(total, constant(np.float32(count))))
+    return reshape(total, shape_of(call), emit)
