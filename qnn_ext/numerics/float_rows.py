@@ -88,29 +88,30 @@ def welford_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
 PACKET = 4  # floats of a vector of 16 bytes
 
 
-def aligned_sum(x: Array) -> Array:
-    """Σ over the last axis of float32 values, kept with extent 1, in Eigen's order: see `op.aligned_sum`."""
+def lane_sum(x: Array, aligned: bool) -> Array:
+    """Σ over the last axis of float32 values, kept with extent 1, in the order that `op.lane_sum` says."""
     length = x.shape[-1]
     rows = np.ascontiguousarray(x).reshape(-1, length)
     sums = np.zeros((len(rows), 1), np.float32)
     for first in range(PACKET):
-        start = min(-first * length % PACKET, length)
-        sums[first::PACKET] = _sum_from(rows[first::PACKET], start)
+        start = min(-first * length % PACKET, length) if aligned else 0
+        sums[first::PACKET] = _sum_from(rows[first::PACKET], start, 2 if aligned else 1)
     return sums.reshape(*x.shape[:-1], 1)
 
 
-def _sum_from(rows: Array, start: int) -> Array:
-    """The same of rows that are aligned from element `start` on."""
-    length = rows.shape[-1]
-    pairs, packets = (start + (length - start) // size * size for size in (2 * PACKET, PACKET))
-    lanes = np.zeros((len(rows), 2 * PACKET), np.float32)
-    for index in range(start, pairs, 2 * PACKET):
-        lanes = lanes + rows[:, index : index + 2 * PACKET]
-    lanes = lanes[:, :PACKET] + lanes[:, PACKET:]
-    if packets > pairs:
-        lanes = lanes + rows[:, pairs:packets]
+def _sum_from(rows: Array, start: int, packets: int) -> Array:
+    """The same from element `start` on, so many packets at a time."""
+    length, size = rows.shape[-1], packets * PACKET
+    groups, whole = (start + (length - start) // one * one for one in (size, PACKET))
+    lanes = np.zeros((len(rows), size), np.float32)
+    for index in range(start, groups, size):
+        lanes = lanes + rows[:, index : index + size]
+    if packets == 2:
+        lanes = lanes[:, :PACKET] + lanes[:, PACKET:]
+    if whole > groups:
+        lanes = lanes + rows[:, groups:whole]
     lanes = lanes[:, : PACKET // 2] + lanes[:, PACKET // 2 :]
     total = lanes[:, :1] + lanes[:, 1:]
-    for index in (*range(start), *range(packets, length)):
+    for index in (*range(start), *range(whole, length)):
         total = total + rows[:, index : index + 1]
     return total

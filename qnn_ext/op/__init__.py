@@ -1,7 +1,6 @@
 """The operators of the QNN dialect, one file per family: type rule, builder, NumPy integer reference."""
 
 from .accumulate import batch_matmul_accumulate, conv2d_accumulate, dense_accumulate, row_sum, window_sum
-from .aligned_sum import aligned_sum
 from .attention import attention
 from .avg_pool2d import avg_pool2d
 from .base import OPS, OpDef
@@ -19,6 +18,7 @@ from .float8 import float8
 from .float_function import float_function
 from .fma import fma
 from .group_norm import group_norm, instance_norm
+from .lane_sum import lane_sum
 from .layer_norm import layer_norm
 from .loop import loop
 from .non_max_suppression import non_max_suppression
@@ -63,7 +63,6 @@ __all__ = [
     "OpDef",
     "abs",
     "add",
-    "aligned_sum",
     "attention",
     "avg_pool2d",
     "batch_matmul",
@@ -94,6 +93,7 @@ __all__ = [
     "group_norm",
     "hardswish",
     "instance_norm",
+    "lane_sum",
     "layer_norm",
     "leaky_relu",
     "log",

@@ -2,14 +2,16 @@
 
     layer_norm(a + b) of three dimensions, if nothing else reads the sum     →  qnn.welford_norm
     layer_norm of rows of two to seven elements                              →  the same
-    sum and mean over the last axes                                          →  qnn.aligned_sum
+    sum and mean over the last axes, global average pooling                  →  qnn.lane_sum
 
 What is quantized afterwards then has ONNX Runtime's bits, as a last bit may decide between two steps. Sums of absolute
-values, squares and exponentials stay: ReduceL1 and others of ONNX, which ONNX Runtime adds one by one.
+values, squares and exponentials stay: ReduceL1 and others of ONNX, which ONNX Runtime adds one by one, as it does in
+pooling of what float convolutions computed channel by channel.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -20,13 +22,31 @@ from .. import op as qnn
 from ..op.arguments import data_of
 from ..op.base import constant, shape_of
 from ..op.compound import reshape
+from ..op.relax_table import traits_of
+from ..op.traits import Kind
 from .bodies import every_binding, with_bodies
 from .layout.forms import static_shape
-from .rewrite import Emit, bindings_of, consumers, op_name, rewrite
+from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_of
 
+POOLS = "global_pools"
+_BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by side
 _ROWS = ("nn.layer_norm", "sum", "mean")
 _SHORT_ROW = 8
 _SUMMED = ("abs", "exp", "log", "qnn.float_function")
+
+
+def with_pools(mod: IRModule, names: Sequence[str]) -> IRModule:
+    """`mod` that knows which variables are global averages, which relax.mean does not tell."""
+    return _with_main(mod, mod["main"].with_attr(POOLS, list(names))) if names else mod
+
+
+def without_pools(mod: IRModule) -> IRModule:
+    """`mod` without that."""
+    return _with_main(mod, mod["main"].without_attr(POOLS)) if POOLS in mod["main"].attrs else mod
+
+
+def _with_main(mod: IRModule, main: relax.Function) -> IRModule:
+    return IRModule({**{var.name_hint: function for var, function in mod.functions_items()}, "main": main})
 
 
 def quantizes(mod: IRModule) -> bool:
@@ -35,7 +55,9 @@ def quantizes(mod: IRModule) -> bool:
 
 
 def onnxruntime_rows(mod: IRModule) -> IRModule:
-    """`mod` with these operators, in the bodies of loops too."""
+    """`mod` with these operators, in the bodies of loops too, and without the names of pools."""
+    pools = set(map(str, mod["main"].attrs.get(POOLS) or ()))
+    mod = without_pools(mod)
     main = mod["main"]
     bindings = bindings_of(main)
     readers = consumers(main, bindings)
@@ -51,10 +73,35 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
         binding, source = next(known)
         if op_name(expr) == "nn.layer_norm":
             return _normalized(expr, _adds_rows(source) and len(readers[data_of(binding.value)]) == 1)
-        return _summed(expr, source, emit) if op_name(expr) in _ROWS else None
+        if op_name(expr) not in _ROWS:
+            return None
+        is_pool = binding.var.name in pools
+        if is_pool and _is_blocked(data_of(binding.value), values):
+            return None
+        return _summed(expr, source, emit, aligned=not is_pool)
 
     changed = rewrite(mod, rule) if any(op_name(value) in _ROWS for value in values.values()) else mod
     return with_bodies(changed, onnxruntime_rows)
+
+
+def _is_blocked(data: relax.Expr, values: Mapping[Any, relax.Expr]) -> bool:
+    """Whether ONNX Runtime has the channels of a float image side by side: those of an input or of a convolution, also
+    behind functions of each element and joins."""
+    if shape_of(data)[1] % _BLOCK:
+        return False
+    seen, pending = set(), [data]
+    while pending:
+        value = pending.pop()
+        source = values.get(value)
+        if source is None:
+            if value.same_as(data):
+                return True
+        elif op_name(source).startswith("nn.conv"):
+            return True
+        elif op_name(source) and value not in seen and traits_of(source).kind in (Kind.POINTWISE, Kind.JOIN):
+            pending += [one for one in variables_of(source) if str(one.ty.dtype) == "float32"]
+        seen.add(value)
+    return False
 
 
 def _adds_rows(value: relax.Expr) -> bool:
@@ -75,7 +122,7 @@ def _normalized(call: relax.Call, of_sum: bool) -> relax.Call | None:
     return qnn.welford_norm(data, gamma, beta, float(call.attrs.epsilon)) if of_sum or shape[-1] < _SHORT_ROW else None
 
 
-def _summed(call: relax.Call, before: Any, emit: Emit) -> relax.Expr | None:
+def _summed(call: relax.Call, before: Any, emit: Emit, aligned: bool) -> relax.Expr | None:
     """The same over the last axes, without regard to axes of extent 1."""
     data = data_of(call)
     shape = static_shape(data)
@@ -89,7 +136,7 @@ def _summed(call: relax.Call, before: Any, emit: Emit) -> relax.Expr | None:
     kept = [axis for axis in range(len(shape)) if axis not in axes and shape[axis] > 1]
     if count < 2 or any(axis < last for last in kept[-1:] for axis in axes if shape[axis] > 1):
         return None
-    total = emit(qnn.aligned_sum(reshape(data, (*(shape[axis] for axis in kept), count), emit)))
+    total = emit(qnn.lane_sum(reshape(data, (*(shape[axis] for axis in kept), count), emit), aligned))
     if not is_sum:
         total = emit(relax.op.divide(total, constant(np.float32(count))))
     return reshape(total, shape_of(call), emit)

@@ -23,6 +23,7 @@ class OnnxAssembly(Assembly):
     constants:     name -> value
     narrow_dtypes: name -> "int4" and the like, where a value is held in 8 bits
     neighbours:    the operators of the graph that is converted
+    pools:         names of the variables that are global averages of an image
     """
 
     def __init__(self, model: Model, largest: Mapping[str, int] | None = None) -> None:
@@ -34,6 +35,7 @@ class OnnxAssembly(Assembly):
         self.constants = dict(model.constants)
         self.narrow_dtypes = dict(model.narrow_dtypes)
         self.neighbours = Neighbours()
+        self.pools: list[str] = []
         self._values: dict[str, relax.Expr] = {}
 
     @contextmanager

@@ -195,43 +195,43 @@ def _moments(ins: list[Any], outs: list[Any], length: int, rows: int) -> Any:
     return builder.get()
 
 
-def aligned_sum(x: te.Tensor) -> te.Tensor:
-    """Σ over the last axis, in the order of `float_rows.aligned_sum`."""
+def lane_sum(x: te.Tensor, aligned: bool) -> te.Tensor:
+    """Σ over the last axis, in the order of `float_rows.lane_sum`."""
     shape = [int(size) for size in x.shape]
     length, before, zero = shape[-1], shape[:-1], elementary.TIR.const(0.0)
-    number, pair = tirx.const(length, "int32"), 2 * PACKET
+    number, size = tirx.const(length, "int32"), (2 if aligned else 1) * PACKET
 
     def start(row: Sequence[Expr]) -> Expr:
-        """The first element of a row that is aligned."""
-        if length % PACKET == 0:
+        """The first element of a row that partial sums begin with."""
+        if not aligned or length % PACKET == 0:
             return tirx.const(0, "int32")
         return tirx.min(tirx.indexmod(-(_flat(row, before) % PACKET) * number + PACKET * number, PACKET), number)
 
     def ends(row: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """Behind the last whole pair of packets, and behind the last packet."""
+        """Behind the last whole group of packets, and behind the last packet."""
         first = start(row)
         rest = number - first
-        return first + rest // pair * pair, first + rest // PACKET * PACKET
+        return first + rest // size * size, first + rest // PACKET * PACKET
 
     def at(row: Sequence[Expr], position: Expr, counts: Expr) -> Expr:
         """An element, or zero."""
         return tirx.if_then_else(counts, x(*row, tirx.min(position, number - 1)), zero)
 
-    k = te.reduce_axis((0, -(-length // pair)), "k")
+    k = te.reduce_axis((0, -(-length // size)), "k")
 
     def lane_sum(*i: Expr) -> Expr:
         *row, lane = i
-        group = start(row) + k * pair
+        group = start(row) + k * size
         return te.sum(at(row, group + lane, group < ends(row)[0]), axis=k)
 
-    lanes = te.compute((*before, pair), lane_sum, name="row_lanes", attrs={KEEP: True})
+    lanes = te.compute((*before, size), lane_sum, name="row_lanes", attrs={KEEP: True})
 
     def packet(*i: Expr) -> Expr:
         *row, lane = i
-        pairs, packets = ends(row)
-        return lanes(*i) + lanes(*row, lane + PACKET) + at(row, pairs + lane, pairs < packets)
+        groups, packets = ends(row)
+        return lanes(*i) + lanes(*row, lane + PACKET) + at(row, groups + lane, groups < packets)
 
-    packed = te.compute((*before, PACKET), packet, name="row_packet", attrs={KEEP: True})
+    packed = te.compute((*before, PACKET), packet, name="row_packet", attrs={KEEP: True}) if aligned else lanes
 
     def total(*i: Expr) -> Expr:
         *row, _ = i
@@ -239,13 +239,13 @@ def aligned_sum(x: te.Tensor) -> te.Tensor:
         sums = [packed(*row, lane) + packed(*row, lane + PACKET // 2) for lane in range(PACKET // 2)]
         result = sums[0] + sums[1]
         if length % PACKET:
-            for place in range(PACKET - 1):
+            for place in range(PACKET - 1 if aligned else 0):
                 result = result + at(row, tirx.const(place, "int32"), first > place)
             for place in range(PACKET - 1):
                 result = result + at(row, behind + place, behind + place < number)
         return result
 
-    return te.compute((*before, 1), total, name="aligned_sum", attrs={KEEP: True})
+    return te.compute((*before, 1), total, name="lane_sum", attrs={KEEP: True})
 
 
 def _flat(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
@@ -275,9 +275,9 @@ def _welford_norm(
     return welford_norm(data.tensor, _tensor(constants, gamma), _tensor(constants, beta), epsilon)
 
 
-@stages("qnn.aligned_sum")
-def _aligned_sum(constants: Constants, shape: tuple[int, ...], data: Operand) -> te.Tensor:
-    return aligned_sum(data.tensor)
+@stages("qnn.lane_sum")
+def _lane_sum(constants: Constants, shape: tuple[int, ...], data: Operand, *, aligned: bool) -> te.Tensor:
+    return lane_sum(data.tensor, aligned)
 
 
 def _tensor(constants: Constants, operand: Operand) -> te.Tensor:
