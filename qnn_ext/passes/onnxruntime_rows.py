@@ -123,7 +123,7 @@ def _normalized(call: relax.Call, of_sum: bool) -> relax.Call | None:
 
 
 def _summed(call: relax.Call, before: Any, emit: Emit, aligned: bool) -> relax.Expr | None:
-    """The same over the last axes, without regard to axes of extent 1."""
+    """The same over the last axes."""
     data = data_of(call)
     shape = static_shape(data)
     if shape is None or str(data.ty.dtype) != "float32" or 0 in shape:
@@ -132,8 +132,7 @@ def _summed(call: relax.Call, before: Any, emit: Emit, aligned: bool) -> relax.E
     if is_sum and (squared or op_name(before) in _SUMMED):
         return None
     axes = range(len(shape)) if call.attrs.axis is None else {int(axis) % len(shape) for axis in call.attrs.axis}
-    count = prod(shape[axis] for axis in axes)
-    kept = [axis for axis in range(len(shape)) if axis not in axes and shape[axis] > 1]
+    count, kept = prod(shape[axis] for axis in axes), [axis for axis in range(len(shape)) if axis not in axes]
     if count < 2 or any(axis < last for last in kept[-1:] for axis in axes if shape[axis] > 1):
         return None
     total = emit(qnn.lane_sum(reshape(data, (*(shape[axis] for axis in kept), count), emit), aligned))

@@ -184,6 +184,11 @@ SAMPLES = {
     "bfloat16": ([("data", (4, 6), "float32")], lambda x: op.bfloat16(x, "uint16")),
     "float8": ([("data", (4, 6), "float32")], lambda x: op.float8(x, "float8_e4m3fn")),
     "float_function": ([("data", (4, 6), "float32")], lambda x: op.float_function(x, "tanh")),
+    "lane_sum": ([("data", (3, 2, 23), "float32")], lambda x: op.lane_sum(x)),
+    "welford_norm": (
+        [("data", (3, 7, 10), "float32"), ("gamma", (10,), "float32"), ("beta", (10,), "float32")],
+        lambda x, gamma, beta: op.welford_norm(x, gamma, beta, 1e-5),
+    ),
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],
         lambda a, b, c: op.fma(a, b, c),

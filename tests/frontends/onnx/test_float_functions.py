@@ -16,6 +16,7 @@ from .graphs import interpret, model, node, run_ort, value
 
 pytestmark = pytest.mark.skipif("fma" not in host_features(), reason="ONNX Runtime rounds otherwise without FMA")
 F32 = np.float32
+QUANTIZED = "q"
 HALVES = {"half": F32(0.5), "one": F32(1)}
 GELU = ["Mul", ["x", "half"], ["h"]], ["Erf", ["r"], ["e"]], ["Add", ["e", "one"], ["p"]], ["Mul", ["h", "p"], ["y"]]
 
@@ -25,7 +26,8 @@ def check(nodes, constants, x, opset=20, outputs=("y",), interpreted=True):
     of zeros are left open."""
     feed = x if isinstance(x, dict) else {"x": x}
     inputs = [value(name, array.shape, F32) for name, array in feed.items()]
-    proto = model(nodes, inputs, [value(name, None, F32) for name in outputs], constants, opset)
+    results = [value(name, None, np.uint8 if name == QUANTIZED else F32) for name in outputs]
+    proto = model(nodes, inputs, results, constants, opset)
     expected = run_ort(proto, feed, optimized=True)
     compiled = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run(feed)
     for found in [list(compiled.values()), *([interpret(proto, feed)] if interpreted else [])]:
@@ -194,3 +196,106 @@ def test_functions_of_quantized_tensors_are_tables(rng):
     inputs = [value("x", (400,), F32)]
     module = qnn_ext.from_onnx(model(nodes, inputs, [value("y", None, F32)], constants, 20))
     assert "qnn.table" in module.ir.script() and "float_function" not in module.ir.script()
+
+
+def check_quantized(nodes, constants, x, outputs=("y",), interpreted=True):
+    """The same with the first output quantized: only such models have ONNX Runtime's sums."""
+    quantized = node("DynamicQuantizeLinear", [outputs[0]], [QUANTIZED, "s", "z"])
+    check([*nodes, quantized], constants, x, outputs=(*outputs, QUANTIZED), interpreted=interpreted)
+
+
+@pytest.mark.parametrize("columns", [5, 16, 17, 33, 64, 65, 130])
+@pytest.mark.parametrize("terms", [127, 300, 1100])
+def test_products_of_two_tensors(rng, columns, terms):
+    """ONNX Runtime adds them in blocks, whose length depends on the number of columns."""
+    x = {"a": numbers(rng, 2, 5, terms), "b": numbers(rng, 2, terms, columns)}
+    check_quantized([node("MatMul", ["a", "b"], ["y"])], {}, x, interpreted=False)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+@pytest.mark.parametrize("terms", [256, 257, 700])
+def test_products_by_constants(rng, rows, terms):
+    """The bias comes first."""
+    nodes = [node("MatMul", ["x", "w"], ["t"]), node("Add", ["c", "t"], ["y"])]
+    weights = {"w": numbers(rng, terms, 70), "c": numbers(rng, 70)}
+    check_quantized(nodes, weights, numbers(rng, 2, rows, terms), interpreted=False)
+    gemm = node("Gemm", ["x", "v", "c"], ["y"], transB=1)
+    weights = {"v": numbers(rng, 70, terms), "c": weights["c"]}
+    check_quantized([gemm], weights, numbers(rng, rows, terms), interpreted=False)
+
+
+def test_a_bias_behind_a_product_that_has_another_reader(rng):
+    nodes = [node("MatMul", ["x", "w"], ["t"]), node("Add", ["t", "c"], ["y"])]
+    weights = {"w": numbers(rng, 600, 70), "c": numbers(rng, 70)}
+    check_quantized(nodes, weights, numbers(rng, 5, 600), outputs=("y", "t"), interpreted=False)
+
+
+def test_products_of_float_models_are_not_divided(rng):
+    proto = model([node("MatMul", ["x", "w"], ["y"])], [value("x", (5, 600), F32)], [value("y", None, F32)],
+                  {"w": numbers(rng, 600, 70)})  # fmt: skip
+    assert not qnn_ext.from_onnx(proto).ir["main"].attrs.get("blocked_sums")
+
+
+@pytest.mark.parametrize("length", [2, 3, 5, 7, 8, 9, 14, 49, 64, 197])
+@pytest.mark.parametrize("operator", ["ReduceSum", "ReduceMean"])
+def test_sums_of_rows(rng, operator, length):
+    """Those of a length that is no multiple of four begin at a row's first aligned element."""
+    for keepdims in (0, 1):
+        nodes = [node(operator, ["x", "axes"], ["y"], keepdims=keepdims)]
+        check_quantized(nodes, {"axes": np.array([-1])}, numbers(rng, 3, 7, length))
+
+
+@pytest.mark.parametrize("shape, axes", [
+    ((2, 5, 7, 9), [2, 3]), ((2, 5, 7, 9), [1, 2, 3]), ((1, 6, 14, 14), [-1, -2]), ((4, 1, 9), [2]), ((1, 5, 64), [0, 2]),
+    ((40,), [0]), ((1, 1, 30), [2]), ((1, 9, 12), [1]), ((3, 5, 2), [1]),
+])  # fmt: skip
+def test_sums_over_axes(rng, shape, axes):
+    for operator in ("ReduceSum", "ReduceMean"):
+        check_quantized([node(operator, ["x", "axes"], ["y"])], {"axes": np.array(axes)}, numbers(rng, *shape))
+
+
+@pytest.mark.parametrize("operator", ["ReduceL1", "ReduceL2", "ReduceSumSquare"])
+def test_sums_of_functions(rng, operator):
+    """ONNX Runtime adds these one by one."""
+    check_quantized([node(operator, ["x", "axes"], ["y"])], {"axes": np.array([-1])}, numbers(rng, 3, 7, 50))
+
+
+@pytest.mark.parametrize("channels", [7, 32])
+@pytest.mark.parametrize("size", [(2, 3), (7, 7), (8, 8)])
+def test_global_average(rng, channels, size):
+    """Channels of a float convolution are averaged one by one, others in four lanes."""
+    pool, x = node("GlobalAveragePool", ["t"], ["y"]), numbers(rng, 2, channels, *size)
+    check_quantized([node("Relu", ["x"], ["t"]), pool], {}, x)
+    check_quantized([node("GlobalAveragePool", ["x"], ["y"])], {}, x)
+
+
+NORM = node("LayerNormalization", ["v", "gamma", "beta"], ["y"], axis=-1)
+
+
+def parameters(rng, length):
+    return {"gamma": numbers(rng, length), "beta": numbers(rng, length)}
+
+
+@pytest.mark.parametrize("length", [2, 7, 8, 33, 96])
+def test_layer_normalization_of_a_sum(rng, length):
+    """ONNX Runtime makes one operator of it, with a running mean and variance."""
+    x = {"a": numbers(rng, 2, 9, length), "b": numbers(rng, 2, 9, length)}
+    check_quantized([node("Add", ["a", "b"], ["v"]), NORM], parameters(rng, length), x)
+    skip = node("SkipLayerNormalization", ["a", "b", "gamma", "beta"], ["y"], domain="com.microsoft", epsilon=1e-5)
+    check_quantized([skip], parameters(rng, length), x)
+
+
+@pytest.mark.parametrize("shapes", [((2, 5, 12), (1, 5, 12)), ((5, 12), (5, 12)), ((2, 5, 12), (12,))])
+def test_layer_normalization_of_other_sums(rng, shapes):
+    x = {name: numbers(rng, *shape) for name, shape in zip("ab", shapes, strict=True)}
+    check_quantized([node("Add", ["a", "b"], ["v"]), NORM], parameters(rng, 12), x)
+
+
+def test_layer_normalization_of_a_sum_with_another_reader(rng):
+    x = {"a": numbers(rng, 2, 5, 12), "b": numbers(rng, 2, 5, 12)}
+    check_quantized([node("Add", ["a", "b"], ["v"]), NORM], parameters(rng, 12), x, outputs=("y", "v"))
+
+
+@pytest.mark.parametrize("length", [2, 3, 7])
+def test_layer_normalization_of_short_rows(rng, length):
+    check_quantized([node("Abs", ["x"], ["v"]), NORM], parameters(rng, length), numbers(rng, 2, 9, length))

@@ -1,0 +1,44 @@
+"""qnn.lane_sum and qnn.welford_norm: against float64, and their type rules."""
+
+import numpy as np
+import pytest
+
+from qnn_ext import op
+from qnn_ext.errors import ShapeError
+
+from .helpers import evaluate, var
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("length", [1, 3, 4, 7, 8, 13, 50])
+def test_sums(rng, aligned, length):
+    data = rng.standard_normal((5, 3, length)).astype(np.float32)
+    expected = data.astype(np.float64).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(evaluate(op.lane_sum(data, aligned)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_order_of_a_sum():
+    """The second row begins one element in front of an aligned one, which is added to the four behind it."""
+    data = np.ones((2, 7), np.float32)
+    data[1, 0] = 2.0**24
+    assert evaluate(op.lane_sum(data, True)).tolist() == [[7.0], [2.0**24 + 4]]
+
+
+def test_norm(rng):
+    data = (rng.standard_normal((5, 33)) + 2).astype(np.float32)
+    gamma, beta = rng.standard_normal((2, 33)).astype(np.float32)
+    wide = data.astype(np.float64)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5) * gamma + beta
+    np.testing.assert_allclose(evaluate(op.welford_norm(data, gamma, beta, 1e-5)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_types():
+    row = var("r", (3,), "float32")
+    with pytest.raises(ShapeError, match="last axis"):
+        op.lane_sum(var("x", (), "float32"))
+    with pytest.raises(ShapeError, match="at least two elements"):
+        op.welford_norm(var("x", (2, 1), "float32"), row, row)
+    with pytest.raises(ShapeError, match="gamma and beta"):
+        op.welford_norm(var("x", (2, 4), "float32"), row, row)
+    with pytest.raises(ShapeError, match="epsilon"):
+        op.welford_norm(var("x", (2, 3), "float32"), row, row, -1.0)
