@@ -21,7 +21,7 @@ from ..op.base import constant, constant_value, shape_of
 from ..targets.features import backend_of
 from .bodies import with_bodies
 from .layout.forms import static_shape
-from .rewrite import Emit, bindings_of, consumers, op_name, rewrite
+from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, with_main
 
 BLOCKED = "blocked_sums"
 """The attribute of functions whose products are summed in blocks."""
@@ -29,8 +29,7 @@ BLOCKED = "blocked_sums"
 
 def ask_for_blocks(mod: IRModule) -> IRModule:
     """`mod` with the attribute, on the bodies of loops too."""
-    functions = {var.name_hint: function for var, function in mod.functions_items()}
-    return with_bodies(IRModule({**functions, "main": mod["main"].with_attr(BLOCKED, True)}), ask_for_blocks)
+    return with_bodies(with_main(mod, mod["main"].with_attr(BLOCKED, True)), ask_for_blocks)
 
 
 def blocked_sums(mod: IRModule, target: Target) -> IRModule:
@@ -45,7 +44,7 @@ def blocked_sums(mod: IRModule, target: Target) -> IRModule:
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         var = next(variables)
         if op_name(expr) == "add":
-            return _with_bias(*expr.args, sums, emit)
+            return _with_bias(expr.args[0], expr.args[1], sums, emit)
         blocks = _blocks(expr, emit) if op_name(expr) == "matmul" else []
         if len(blocks) < 2:
             return None

@@ -26,7 +26,7 @@ from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from .bodies import every_binding, with_bodies
 from .layout.forms import static_shape
-from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_of
+from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_of, with_main
 
 POOLS = "global_pools"
 _BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by side
@@ -37,16 +37,12 @@ _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
 def with_pools(mod: IRModule, names: Sequence[str]) -> IRModule:
     """`mod` that knows which variables are global averages, which relax.mean does not tell."""
-    return _with_main(mod, mod["main"].with_attr(POOLS, list(names))) if names else mod
+    return with_main(mod, mod["main"].with_attr(POOLS, list(names))) if names else mod
 
 
 def without_pools(mod: IRModule) -> IRModule:
     """`mod` without that."""
-    return _with_main(mod, mod["main"].without_attr(POOLS)) if POOLS in mod["main"].attrs else mod
-
-
-def _with_main(mod: IRModule, main: relax.Function) -> IRModule:
-    return IRModule({**{var.name_hint: function for var, function in mod.functions_items()}, "main": main})
+    return with_main(mod, mod["main"].without_attr(POOLS)) if POOLS in mod["main"].attrs else mod
 
 
 def quantizes(mod: IRModule) -> bool:

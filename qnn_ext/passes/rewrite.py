@@ -224,6 +224,11 @@ def _renamed(mod: IRModule, names: dict[str, str]) -> IRModule:
     return new.module()
 
 
+def with_main(mod: IRModule, main: relax.Function) -> IRModule:
+    """`mod` with another `main`."""
+    return IRModule({**{var.name_hint: function for var, function in mod.functions_items()}, "main": main})
+
+
 def plain_attrs(function: relax.Function) -> dict[str, Any]:
     """A function's attributes as a dict that BlockBuilder can extend."""
     return {str(key): value for key, value in function.attrs.items() if key != "global_symbol"}
