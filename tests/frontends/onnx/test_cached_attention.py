@@ -57,6 +57,12 @@ def test_rotary_embedding(form, half, interleaved, rng):
     compare("RotaryEmbedding", [data, *given], [F32], CLOSE, opset=23, **attributes)
 
 
+@pytest.mark.parametrize("attributes", [{"scale": 2.0}, {"is_packed_batching": 1}])
+def test_what_onnx_runtime_does_not_read(attributes, rng):
+    data, positions = normal(rng, B, HEADS, S, SIZE), rng.integers(0, 12, (B, S))
+    compare("RotaryEmbedding", [data, positions, *tables(12, HALF)], [F32], CLOSE, domain=MICROSOFT, **attributes)
+
+
 def test_positions_beyond_the_table(rng):
     inputs = [normal(rng, B, S, HEADS * SIZE), np.full((B, S), 3), *tables(12, HALF)]
     model, feed = single_op("RotaryEmbedding", inputs, [F32], domain=MICROSOFT, num_heads=HEADS)

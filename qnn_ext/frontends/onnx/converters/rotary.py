@@ -17,9 +17,10 @@ from .attention_core import join_heads, part, split_heads
 
 @converter("RotaryEmbedding", domain=MICROSOFT)
 def microsoft_rotary_embedding(node: Node) -> relax.Expr:
-    """Of (B, S, heads · size) or (B, heads, S, size); position_ids (B, S), or one number: the first position."""
-    if node.attribute("is_packed_batching", 0) or node.attribute("scale", 1.0) != 1.0:
-        raise node.unsupported("is_packed_batching and a scale other than 1")
+    """Of (B, S, heads · size) or (B, heads, S, size); position_ids (B, S), or one number: the first position.
+
+    As in ONNX Runtime on CPUs, the attributes scale and is_packed_batching make no difference.
+    """
     tables = node.input(2), node.input(3)
     heads, flat = _heads(node, shape_of(tables[0])[-1])
     batch, _, length, _ = shape_of(heads)
