@@ -28,21 +28,21 @@ from .bodies import every_binding, with_bodies
 from .layout.forms import static_shape
 from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_of, with_main
 
-POOLS = "global_pools"
+MARKS = "marks"
 _BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by side
 _ROWS = ("nn.layer_norm", "sum", "mean")
 _SHORT_ROW = 8
 _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
 
-def with_pools(mod: IRModule, names: Sequence[str]) -> IRModule:
-    """`mod` that knows which variables are global averages, which relax.mean does not tell."""
-    return with_main(mod, mod["main"].with_attr(POOLS, list(names))) if names else mod
+def with_marks(mod: IRModule, names: Sequence[str]) -> IRModule:
+    """`mod` that knows which variables are global averages and normalized sums, which their operators do not tell."""
+    return with_main(mod, mod["main"].with_attr(MARKS, list(names))) if names else mod
 
 
-def without_pools(mod: IRModule) -> IRModule:
+def without_marks(mod: IRModule) -> IRModule:
     """`mod` without that."""
-    return with_main(mod, mod["main"].without_attr(POOLS)) if POOLS in mod["main"].attrs else mod
+    return with_main(mod, mod["main"].without_attr(MARKS)) if MARKS in mod["main"].attrs else mod
 
 
 def quantizes(mod: IRModule) -> bool:
@@ -51,9 +51,9 @@ def quantizes(mod: IRModule) -> bool:
 
 
 def onnxruntime_rows(mod: IRModule) -> IRModule:
-    """`mod` with these operators, in the bodies of loops too, and without the names of pools."""
-    pools = set(map(str, mod["main"].attrs.get(POOLS) or ()))
-    mod = without_pools(mod)
+    """`mod` with these operators, in the bodies of loops too, and without marks."""
+    marked = set(map(str, mod["main"].attrs.get(MARKS) or ()))
+    mod = without_marks(mod)
     main = mod["main"]
     bindings = bindings_of(main)
     readers = consumers(main, bindings)
@@ -68,10 +68,11 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         binding, source = next(known)
         if op_name(expr) == "nn.layer_norm":
-            return _normalized(expr, _adds_rows(source) and len(readers[data_of(binding.value)]) == 1)
+            of_sum = _adds_rows(source) and len(readers[data_of(binding.value)]) == 1
+            return _normalized(expr, of_sum or binding.var.name in marked)
         if op_name(expr) not in _ROWS:
             return None
-        is_pool = binding.var.name in pools
+        is_pool = binding.var.name in marked
         if is_pool and _is_blocked(data_of(binding.value), values):
             return None
         return _summed(expr, source, emit, aligned=not is_pool)

@@ -23,7 +23,7 @@ class OnnxAssembly(Assembly):
     constants:     name -> value
     narrow_dtypes: name -> "int4" and the like, where a value is held in 8 bits
     neighbours:    the operators of the graph that is converted
-    pools:         names of the variables that are global averages of an image
+    marked:        names of variables that are global averages of an image, or normalized sums
     """
 
     def __init__(self, model: Model, largest: Mapping[str, int] | None = None) -> None:
@@ -35,7 +35,7 @@ class OnnxAssembly(Assembly):
         self.constants = dict(model.constants)
         self.narrow_dtypes = dict(model.narrow_dtypes)
         self.neighbours = Neighbours()
-        self.pools: list[str] = []
+        self.marked: list[str] = []
         self._values: dict[str, relax.Expr] = {}
 
     @contextmanager
@@ -47,6 +47,13 @@ class OnnxAssembly(Assembly):
             yield
         finally:
             self.constants, self.narrow_dtypes, self._values = outside
+
+    def emit_marked(self, expr: relax.Expr, name: str) -> relax.Expr:
+        """`emit`, and remember the variable."""
+        bound = self.emit(expr, name)
+        if isinstance(bound, relax.Var):
+            self.marked.append(bound.name)
+        return bound
 
     def value(self, name: str) -> relax.Expr:
         """A value by its name: an input, a constant, or computed by an earlier node."""

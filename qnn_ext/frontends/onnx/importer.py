@@ -19,7 +19,7 @@ from ...op.folding import known_value
 from ...passes.blocked_sums import ask_for_blocks
 from ...passes.blockwise import keep_packed
 from ...passes.float_weights import round_float_weights
-from ...passes.onnxruntime_rows import onnxruntime_rows, quantizes, with_pools, without_pools
+from ...passes.onnxruntime_rows import onnxruntime_rows, quantizes, with_marks, without_marks
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
 from ..bound import bound_value, check_bound
@@ -110,7 +110,7 @@ def _import(
     else:
         module = _with_batch_elsewhere(imported, dims)
     ir, notes = qdq_to_integer(round_float_weights(keep_packed(module.ir)), _IN_FLOAT)
-    ir = ask_for_blocks(onnxruntime_rows(ir)) if quantizes(ir) else without_pools(ir)
+    ir = ask_for_blocks(onnxruntime_rows(ir)) if quantizes(ir) else without_marks(ir)
     return replace(module, ir=ir, notes=(*module.notes, *notes))
 
 
@@ -191,7 +191,7 @@ class Importer:
                 bounded.append(axes)
             return outputs
 
-        ir = with_pools(self.assembly.module(walk), self.assembly.pools)
+        ir = with_marks(self.assembly.module(walk), self.assembly.marked)
         output_names = distinct([value.name for value in self.model.outputs])
         return QnnModule(
             ir=ir,

@@ -285,6 +285,13 @@ def test_layer_normalization_of_a_sum(rng, length):
     check_quantized([skip], parameters(rng, length), x)
 
 
+def test_skip_layer_normalization_with_a_bias_and_the_sum(rng):
+    x = {"a": numbers(rng, 2, 9, 33), "b": numbers(rng, 2, 9, 33)}
+    names = ["a", "b", "gamma", "beta", "c"], ["y", "", "", "v"]
+    skip = node("SkipLayerNormalization", *names, domain="com.microsoft", epsilon=1e-5)
+    check_quantized([skip], parameters(rng, 33) | {"c": numbers(rng, 33)}, x, outputs=("y", "v"))
+
+
 @pytest.mark.parametrize("shapes", [((2, 5, 12), (1, 5, 12)), ((5, 12), (5, 12)), ((2, 5, 12), (12,))])
 def test_layer_normalization_of_other_sums(rng, shapes):
     x = {name: numbers(rng, *shape) for name, shape in zip("ab", shapes, strict=True)}

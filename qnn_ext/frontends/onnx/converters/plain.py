@@ -99,10 +99,7 @@ def leaky_relu(node: Node) -> relax.Expr:
 def global_average_pool(node: Node) -> relax.Expr:
     """The mean over all spatial dimensions, which are kept with the length 1."""
     mean = relax.op.mean(node.input(0), list(range(2, len(node.shape(0)))), keepdims=True)
-    bound = node.assembly.emit(mean, node.outputs[0])
-    if isinstance(bound, relax.Var):
-        node.assembly.pools.append(bound.name)
-    return bound
+    return node.assembly.emit_marked(mean, node.outputs[0])
 
 
 @converter("Transpose")

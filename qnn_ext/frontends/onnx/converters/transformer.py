@@ -53,12 +53,12 @@ def _mask_index(node: Node) -> relax.Expr:
     return node.emit(relax.op.sum(cast(node, ones, "int32"), axis=[1]))
 
 
-def _normalized(node: Node, data: relax.Expr, gamma: relax.Expr, beta: relax.Expr | None) -> relax.Expr:
+def _norm(node: Node, data: relax.Expr, gamma: relax.Expr, beta: relax.Expr | None) -> relax.Expr:
     """(x − mean) / √(variance + epsilon) · gamma + beta over the last axis."""
     if beta is None:
         beta = constant(np.zeros(shape_of(gamma), str(gamma.ty.dtype)))
     epsilon = node.attribute("epsilon", 1e-12)
-    return node.emit(relax.op.nn.layer_norm(data, gamma, beta, axes=[-1], epsilon=epsilon))
+    return relax.op.nn.layer_norm(data, gamma, beta, axes=[-1], epsilon=epsilon)
 
 
 @converter("EmbedLayerNormalization", domain=MICROSOFT)
@@ -66,7 +66,7 @@ def embed_layer_normalization(node: Node) -> list[relax.Expr]:
     """Layer normalization of word + position + segment embeddings; also the lengths given by the mask, and the sum."""
     positions = node.input(8) if node.has_input(8) else None
     total = _embed(node, (2, 3, 4), positions, lambda rows, index: rows)
-    return [_normalized(node, total, node.input(5), node.input(6)), _mask_index(node), total]
+    return [_norm(node, total, node.input(5), node.input(6)), _mask_index(node), total]
 
 
 @converter("QEmbedLayerNormalization", domain=MICROSOFT)
@@ -86,7 +86,7 @@ def qembed_layer_normalization(node: Node) -> list[relax.Expr]:
         return constant((data.astype(np.int32) - zero_point).astype(np.float32) * scale)
 
     total = _embed(node, (2, 3, 4), None, lambda rows, index: real(rows, index))
-    return [_normalized(node, total, weight(5), weight(6)), _mask_index(node)]
+    return [_norm(node, total, weight(5), weight(6)), _mask_index(node)]
 
 
 # ---- normalization -----------------------------------------------------------------------------------------------
@@ -108,7 +108,8 @@ def _outputs(node: Node, result: relax.Expr, total: relax.Expr) -> list[relax.Ex
 def skip_layer_normalization(node: Node) -> list[relax.Expr]:
     """Layer normalization of input + skip + bias; the fourth output is that sum."""
     total = _skipped(node, 4)
-    return _outputs(node, _normalized(node, total, node.input(2), node.input(3) if node.has_input(3) else None), total)
+    normed = _norm(node, total, node.input(2), node.input(3) if node.has_input(3) else None)
+    return _outputs(node, node.assembly.emit_marked(normed, node.outputs[0]), total)
 
 
 @converter("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
