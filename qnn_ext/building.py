@@ -15,7 +15,7 @@ from .compiling.build import TargetLike, compile_module, compile_modules
 from .entry_points import load_plugins
 from .errors import QnnError
 from .export_c import export_c
-from .files.cache import Cache, default_folder
+from .files.cache import Cache
 from .limits import Limits, current, using
 from .module import QnnModule
 from .passes.cache_dtype import with_cache_dtype
@@ -174,8 +174,7 @@ def _measuring(
 
 def _cache(given: bool | str | os.PathLike) -> Cache | None:
     if isinstance(given, bool):
-        folder = default_folder() if given else None
-        return None if folder is None else Cache(folder)
+        return Cache.of_user() if given else None
     cache = Cache(given)
     cache.check()
     return cache

@@ -68,6 +68,12 @@ class Cache:
         self.folder = Path(os.path.abspath(folder))
         self.most = most
 
+    @classmethod
+    def of_user(cls) -> Cache | None:
+        """The one in `default_folder`, if there is one."""
+        folder = default_folder()
+        return None if folder is None else cls(folder)
+
     def check(self) -> None:
         """Raise QnnError if the folder cannot be used, with the reason. One that does not exist yet can."""
         with contextlib.suppress(FileNotFoundError):

@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..compiling.coverage import macs_of
+from ..compiling.coverage import coverage
 from ..errors import QuantizationWarning
 from ..module import QnnModule
 from ..op.observe import observed_sites
-from ..passes.rewrite import bindings_of
 from .alternatives import COMPARED, SEEN, USUAL, Alternatives, Choice, Table, identity
 from .config import QConfig
 from .dataset import batches
@@ -116,7 +115,9 @@ def choose_alternative(
     """
     if not observed_sites(annotated.ir):
         return USUAL
-    data = [list(batch) for batch in itertools.islice(batches(dataset, annotated.inputs), _most(annotated))]
+    data = [
+        list(batch) for batch in itertools.islice(batches(dataset, annotated.inputs), affordable(annotated, *_COMPARED))
+    ]
     folds = _dealt(data)
     others = recalibrated(folds)
     outputs = _Outputs(annotated, others[0][USUAL], sites, data, config)
@@ -152,6 +153,17 @@ def usual_errors(
         return outputs.errors(zip(folds, tables, strict=True), np.full(len(folds), np.inf))
 
 
+def weight_errors(
+    modules: Sequence[QnnModule], table: Table, sites: Collection[str], data: list[list[np.ndarray]], config: QConfig
+) -> list[np.ndarray]:
+    """Σ (x − y)² / Σ x² of the worst output for each of four folds of the data, of each of these annotated modules,
+    which differ in the values of their weights alone. x: of the float model of the first; sites: see
+    `choose_alternative`"""
+    outputs = _Outputs(modules[0], table, sites, data, config)
+    found = [observations(module, table, config) for module in modules]
+    return [np.array([outputs.error(fold, observed) for fold in _dealt(data)]) for observed in found]
+
+
 def _dealt(data: Sequence[list[np.ndarray]]) -> list[Fold]:
     return [list(enumerate(data))[start::_FOLDS] for start in range(min(_FOLDS, len(data)))]
 
@@ -164,11 +176,9 @@ def is_better(errors: np.ndarray, others: np.ndarray) -> bool:
     return bool(gains.sum() > (2 * np.sqrt(gains.size * gains.var(ddof=1)) if gains.size > 1 else 0.0))
 
 
-def _most(annotated: QnnModule) -> int:
-    """How many batches are compared: of small models more, since they cost little."""
-    macs = sum(macs_of(binding.value) or 0 for binding in bindings_of(annotated.ir["main"]))
-    fewest, most = _COMPARED
-    return min(most, fewest * max(1, _LARGE // max(1, macs)))
+def affordable(module: QnnModule, fewest: int, most: int) -> int:
+    """How many batches a model shall run on: `fewest`, and of small ones, which cost little, up to `most`."""
+    return min(most, fewest * max(1, _LARGE // max(1, coverage(module).macs)))
 
 
 class _Outputs:
@@ -179,7 +189,7 @@ class _Outputs:
     ) -> None:
         """table: any ranges; sites: of which the program also computes the tensors."""
         self._annotated, self._config = annotated, config
-        observed = self._observed(table)
+        observed = {one.site.name: one for one in observations(annotated, table, config)}
         self._constants: dict[str, list[Any]] = {}
         self._engine = shared_engine_of(comparable(annotated, observed, sites, self._constants).module)
         self._exact = list(self._of(observed, data, on=False))
@@ -195,24 +205,22 @@ class _Outputs:
         errors: list[float] = []
         for (fold, table), most in zip(parts, _HOPELESS * np.cumsum(others), strict=True):
             limit = most - sum(errors)
-            errors.append(self._error(fold, table, limit))
+            errors.append(self.error(fold, observations(self._annotated, table, self._config), limit))
             if not errors[-1] <= limit:
                 return np.full(others.size, np.inf)
         return np.array(errors)
 
-    def _error(self, fold: Fold, table: Table, limit: float) -> float:
-        """Of one fold, or what already exceeds `limit`: further batches only add to it."""
-        observed = self._observed(table)
+    def error(self, fold: Fold, found: Sequence[Observed], limit: float = np.inf) -> float:
+        """Of one fold, with sites quantized as these say, or what already exceeds `limit`: further batches only add to
+        it."""
+        observed = {one.site.name: one for one in found}
         noise, error = np.zeros(len(self._annotated.outputs)), 0.0
-        for (index, _), found in zip(fold, self._of(observed, [batch for _, batch in fold]), strict=True):
-            noise += [_energy(x.astype(np.float64) - y) for x, y in zip(self._exact[index], found, strict=True)]
+        for (index, _), outputs in zip(fold, self._of(observed, [batch for _, batch in fold]), strict=True):
+            noise += [_energy(x.astype(np.float64) - y) for x, y in zip(self._exact[index], outputs, strict=True)]
             error = float((noise / self._signal).max())
             if not error <= limit:
                 break
         return error
-
-    def _observed(self, table: Table) -> dict[str, Observed]:
-        return {one.site.name: one for one in observations(self._annotated, table, self._config)}
 
     def _of(
         self, observed: Mapping[str, Observed], data: Sequence[list[np.ndarray]], on: bool = True

@@ -34,6 +34,7 @@ from .annotate import annotate, float_filters, sites
 from .balance import factored_sites
 from .bias_correction import mean_errors
 from .calibrate import calibrate
+from .choose import affordable
 from .config import QConfig, resolve_config
 from .control_groups import GroupSearch
 from .dataset import Batches, batches
@@ -63,6 +64,7 @@ from .trials import Trial
 
 KEEP = ("auto", "int16", "float32")
 GOOD_SHARE = 0.9
+_FEW = 4  # batches on which the noise of large models is measured
 _ENOUGH = 0.9  # of the noise that float would remove: then 16 bits will do
 _SETTINGS_TRIED = 3  # with layers kept, if the best setting leaves less than GOOD_SHARE in 8 bits
 _MOST_TRIED = 6  # states whose integers are tried in order of what is in 8 bits
@@ -110,8 +112,8 @@ def control_accuracy(
     max_drop: by how much the metric may be lower than that of the float model
     keep:     where layers go that need more than 8 bits. "int16": 16-bit activations times 8-bit weights; "float32";
               "auto": 16 bits if that is about as good as float. On CPUs with 8-bit dot products float is faster
-    sensitivity_samples: batches on which the noise of each tensor, or layer in groups, is measured. None: 4, for a
-              model with states `samples`
+    sensitivity_samples: batches on which the noise of each tensor, or layer in groups, is measured. None: 4, of small
+              models up to `samples`, since few of them may have most of the noise, and of models with states `samples`
     work:     a folder in which each measurement is kept, so that an interrupted search goes on where it was; another
               folder for another metric
     progress: show what is being tried
@@ -142,7 +144,7 @@ def control_accuracy(
     module = float_module(mod, params)
     data = None if dataset is None else batches(dataset, module.inputs)
     judged = data if validation_data is None else batches(validation_data, module.inputs)
-    few = sensitivity_samples or (samples if module.states else 4)
+    few = sensitivity_samples or (samples if module.states else affordable(module, min(_FEW, samples), samples))
     if judged is None or (data is None and not config.grouped):
         raise QuantizationError("accuracy control needs data: give a dataset")
     with shared_engines(), shown(progress) as show:
@@ -330,9 +332,9 @@ class _Layers:
             if name not in state.in_float and all(bits[site] == 8 for site in self.reads[name])
         )
 
-    def path(self, noise: Mapping[str, float], keep: str) -> list[_State]:
-        """States that each keep one layer more: always the one that removes most noise for its multiply-accumulates.
-        In the last one something is still quantized."""
+    def path(self, noise: Mapping[str, float], keep: str, cheapest: bool = True) -> list[_State]:
+        """States that each keep one layer more: always the one that removes most noise, for its multiply-accumulates if
+        `cheapest`. In the last one something is still quantized."""
         state = _State()
         states: list[_State] = []
         smallest = 1e-3 * self.total / max(1, len(self.reads)) or 1.0
@@ -343,7 +345,7 @@ class _Layers:
             best: tuple[float, _State] | None = None
             for name in self.reads:
                 for new, gain in self._actions(state, name, bits, left, keep):
-                    cost = before - self.narrow_macs(new, self.bits(new)) + smallest
+                    cost = before - self.narrow_macs(new, self.bits(new)) + smallest if cheapest else 1.0
                     if gain > 0 and (best is None or gain / cost > best[0]):
                         best = gain / cost, new
             if best is None:
@@ -542,14 +544,18 @@ class _Search(Search):
     def _with_layers(self, setting: _Setting, margin: float) -> list[_State]:
         """States in which the simulation is accurate enough, by `margin` dB more than required: the smallest, then
         those of the path behind it."""
-        path = setting.layers.path(self._noise(setting), self._keep)
 
         def enough(state: _State) -> bool:
             trial = self._trial(setting, state)
             return trial.reached and trial.sqnr >= (self.judge.goal.min_sqnr or -np.inf) + margin
 
-        first = first_enough(path, enough)
-        return [] if first is None else [self._put_back(setting, path[first], enough), *path[first:]]
+        noise = self._noise(setting)
+        for cheapest in (True, False):  # what is expensive and noisy may have to go, too
+            path = setting.layers.path(noise, self._keep, cheapest)
+            first = first_enough(path, enough)
+            if first is not None:
+                return [self._put_back(setting, path[first], enough), *path[first:]]
+        return []
 
     def _noise(self, setting: _Setting) -> dict[str, float]:
         """Site → noise in the outputs when it alone is quantized."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..errors import InputError, QuantizationError
+from ..errors import InputError, QuantizationError, QuantizationWarning
 from ..files.reading import Npz, read_npy
 from ..images import load_image
 from ..module import TensorSpec
@@ -47,27 +48,44 @@ class Batches:
 
     Each element is a list of arrays in the order of the model's inputs, with their shapes and dtypes, all finite.
     `count` is the number of elements if known: from the start for arrays and lists, else after the first pass.
-    Iterating raises QuantizationError for a sample that does not fit, naming it.
+    Iterating raises QuantizationError for a sample that does not fit, naming it. Warns with QuantizationWarning, once,
+    if each input has the same value everywhere: from such data no ranges follow.
     """
 
     def __init__(self, source: Callable[[], Iterable[Any]], inputs: Sequence[TensorSpec], count: int | None) -> None:
         self.inputs = tuple(inputs)
         self.count = count
         self._source = source
+        self._warned = False
 
     def __iter__(self) -> Iterator[list[np.ndarray]]:
         count, rest = 0, None
+        first: list[np.ndarray] | None = None  # while all values of each input are those of the first sample's
         for index, item in enumerate(self._source()):
             arrays = [
                 _checked(value, spec, index)
                 for value, spec in zip(_in_order(item, self.inputs, index), self.inputs, strict=True)
             ]
+            if index == 0 or first is not None:
+                first = _constant(arrays, first or arrays)
             pieces, rest = _cut(arrays, rest, self.inputs, index)
             count += len(pieces)
             yield from pieces
         if not count:
             self._nothing(rest)
         self.count = count
+        if first is not None and not self._warned and any(array.size > 1 for array in first):
+            self._warned = True
+            shown = ", ".join(
+                f"{spec.name!r} is {array.flat[0]} everywhere"
+                for array, spec in zip(first, self.inputs, strict=True)
+                if array.size
+            )
+            warnings.warn(
+                f"the data set is constant: {shown}. Ranges follow from what a model sees: give samples as in use",
+                QuantizationWarning,
+                stacklevel=2,
+            )
 
     def _nothing(self, rest: list[np.ndarray] | None) -> None:
         if rest is None:
@@ -146,6 +164,12 @@ def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
     if iterator is dataset:
         return Batches(_Spool(iterator, [spec.name for spec in inputs]), inputs, None)
     return Batches(lambda: dataset, inputs, None)
+
+
+def _constant(arrays: list[np.ndarray], first: list[np.ndarray]) -> list[np.ndarray] | None:
+    """`first` if all values of each array are the first of `first`'s."""
+    pairs = zip(arrays, first, strict=True)
+    return first if all(other.size and (array == other.flat[0]).all() for array, other in pairs) else None
 
 
 # ---- one item ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Engines of float modules. Inside `shared_engines`, modules that differ only in constants share one compiled program.
 
 A search tries the same network with other weights, biases and ranges many times. Its constants then become inputs of
-the program, which is compiled once and gets their values at each call.
+the program, which is compiled once and gets their values at each call. This user's cache of builds keeps it: of the
+time that a small network takes to be quantized, compiling is most.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tvm_ffi
 from tvm import IRModule, relax
 
 from ..compiling.build import compile_module
+from ..files.cache import Cache
 from ..module import ByPosition, QnnModule, TensorSpec, in_model_order, run_by_sample
 from ..op.base import constant_value
 from ..passes.rewrite import Rebuild
@@ -71,7 +73,7 @@ def shared_engine_of(module: QnnModule) -> Shared:
     for ir, engine in known.setdefault(key, []):
         if tvm_ffi.structural_equal(ir, lifted.ir):
             return Shared(engine, module, constants)
-    engine = compile_module(lifted)
+    engine = compile_module(lifted, cache=Cache.of_user())
     known[key].append((lifted.ir, engine))
     return Shared(engine, module, constants)
 

@@ -21,6 +21,7 @@ from ..op.arguments import data_of, factors_of, with_data
 from ..op.base import constant, constant_value, normalize_axis, shape_of
 from ..op.cost import is_quick
 from ..op.relax_table import traits_of
+from ..passes.bodies import everywhere
 from ..passes.qdq_to_integer.hoist import evaluate
 from ..passes.rewrite import Emit, Rebuild, consumers, emit_named, op_name, operands, rewrite
 from .config import QConfig
@@ -36,8 +37,11 @@ def fold(module: QnnModule, config: QConfig | None = None) -> QnnModule:
     The results are the module's up to float32 rounding. Names of layers and tensors are kept. The configuration is not
     used: the argument only gives all stages the same signature.
     """
-    mod = rewrite(_without_batch_norm(module.ir), _simplified)
-    return replace(module, ir=_Affine(mod).run())
+
+    def change(mod: IRModule) -> IRModule:
+        return _Affine(rewrite(_without_batch_norm(mod), _simplified)).run()
+
+    return replace(module, ir=everywhere(module.ir, change))
 
 
 # ---- constants ---------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ the data lower the error on the other half by a tenth or more: not where there a
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 import zlib
 from collections import Counter
@@ -35,11 +36,11 @@ from ..op.observe import OBSERVE, observe
 from ..passes.layout.forms import channels_last_order
 from ..passes.rewrite import Emit, rewrite
 from .annotate import sites
-from .choose import comparable
+from .choose import affordable, comparable, is_better, weight_errors
 from .config import QConfig
 from .dataset import Batches, batches
 from .engines import engine_of
-from .patches import TensorsOf, WeightedProduct, sampled, weighted_products
+from .patches import MOST_BATCHES, TensorsOf, WeightedProduct, sampled, weighted_products
 from .ranges import Range
 from .switchable import Observed, observations
 
@@ -48,6 +49,7 @@ LONGEST_ROW = 4096  # H has its square
 LONGEST_QUICK_ROW = 1024  # which takes a fraction of a second
 _MOST_ELEMENTS = 1 << 25  # of the H that are collected in one pass over the data
 
+_COMPARED = 32  # batches of large models, of whose second half outputs are compared
 _CLEARLY = 0.9  # of nearest rounding's error on other data
 _BLOCK = 64  # columns that GPTQ rounds before it updates those behind them
 
@@ -101,8 +103,9 @@ def learned_steps(annotated: QnnModule, table: Mapping[str, Range], dataset: Any
     if not products:
         return {}
     data = batches(dataset, annotated.inputs)
-    tensors_of = _compared_tensors(annotated, products)
-    steps = {}
+    compared = [site.name for site in sites(annotated) if site.role != "weight"]
+    tensors_of = _compared_tensors(annotated, products, compared)
+    steps, of_half = {}, {}
     for product, (even, odd) in _moments(annotated, products, data, tensors_of):
         if even is None or odd is None:  # a single batch
             continue
@@ -111,10 +114,16 @@ def learned_steps(annotated: QnnModule, table: Mapping[str, Range], dataset: Any
         found = round_matrices(real, even, *product.site.limits)
         errors = (result_errors(real, one, with_damping(odd)).sum() for one in (found, nearest))
         if next(errors) < _CLEARLY * next(errors):
-            found = round_matrices(real, even + odd, *product.site.limits)
-            difference = product.weight.with_matrices(found - nearest).array
-            steps[product.site.site.name] = encoded(difference)
-    return steps
+            name, both = product.site.site.name, round_matrices(real, even + odd, *product.site.limits)
+            of_half[name], steps[name] = (
+                encoded(product.weight.with_matrices(one - nearest).array) for one in (found, both)
+            )
+    if not steps:
+        return {}
+    other = list(itertools.islice(data, 1, affordable(annotated, _COMPARED, MOST_BATCHES), 2))
+    modules = annotated, with_steps(annotated, table, config, of_half)
+    nearest, rounded = weight_errors(modules, table, compared, other, config)
+    return {} if is_better(nearest, rounded) else steps
 
 
 def with_steps(
@@ -157,10 +166,9 @@ def decoded(text: str, shape: Sequence[int]) -> np.ndarray | None:
     return np.frombuffer(content, np.int8).reshape(shape).astype(np.int64) if len(content) == size else None
 
 
-def _compared_tensors(annotated: QnnModule, products: Sequence[WeightedProduct]) -> TensorsOf:
-    """What these products read, computed by the program that compares ranges."""
-    names = [site.name for site in sites(annotated) if site.role != "weight"]
-    instrumented = comparable(annotated, {}, names)
+def _compared_tensors(annotated: QnnModule, products: Sequence[WeightedProduct], compared: Sequence[str]) -> TensorsOf:
+    """What these products read, computed by the program that compares ranges. compared: the sites of its tensors"""
+    instrumented = comparable(annotated, {}, compared)
     engine = engine_of(instrumented.module)
     read: dict[str, list[str]] = {}
     for product in products:

@@ -12,7 +12,7 @@ from tvm import relax
 import qnn_ext
 from qnn_ext.errors import AccuracyError, QuantizationError, QuantizationWarning
 from qnn_ext.interpreter import Interpreter
-from qnn_ext.quantize import QConfig, control, control_accuracy, quantize
+from qnn_ext.quantize import QConfig, annotate, control, control_accuracy, quantize, sites
 from qnn_ext.quantize.alternatives import SEEN, Choice
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.engines import shared_engines
@@ -177,6 +177,53 @@ def test_filters_of_a_spectrum_are_tried_in_8_and_16_bits():
     assert tried == [("filters in 8 bits", False), ("filters in 16 bits", False)]
     narrow = search(spectral, min_sqnr=in_8_bits + 2, keep="float32")
     assert "filters in 16 bits" not in [trial.setting for trial in narrow.report.trials]
+
+
+@pytest.mark.parametrize(("large", "few"), [(1 << 28, 64), (1, 4)])
+def test_noise_is_measured_on_all_samples_of_small_models(module, plain, monkeypatch, large, few):
+    """On a few samples the noise of a layer may be another: of a classifier, most is in those near a decision."""
+    seen = []
+
+    def noise(judge, runner, samples):
+        seen.append(samples)
+        return measured(judge, runner, samples)
+
+    measured = control.Judge.noise
+    monkeypatch.setattr(control.Judge, "noise", noise)
+    monkeypatch.setattr(sys.modules["qnn_ext.quantize.choose"], "_LARGE", large)
+    search(module, min_sqnr=plain + 2)
+    assert set(seen) == {few}
+
+
+def test_an_expensive_layer_is_kept_if_nothing_else_will_do():
+    """Layers go one after the other, in order of noise for each multiply-accumulate: the one with most of these goes
+    last, however noisy it is."""
+    rng = np.random.default_rng(5)
+    data = rng.normal(size=(8, 1, 8, 6, 6)).astype(np.float32)
+    data[:, :, 0] *= 6
+
+    def body(emit, x):
+        first, second = (rng.normal(size=shape).astype(np.float32) for shape in ((8, 8, 3, 3), (2, 8, 1, 1)))
+        return emit(relax.op.nn.conv2d(emit(relax.op.nn.conv2d(x, relax.const(first)), "first"), relax.const(second)))
+
+    module = float_module((1, 8, 6, 6), body)
+
+    def found(config):
+        expected, integers = (
+            np.concatenate([run(x) for x in data])
+            for run in map(Interpreter, (module, quantize(module, dataset=list(data), config=config)))
+        )
+        return fidelity(expected, integers).sqnr
+
+    names = [site.layer for site in sites(annotate(module, FIXED)) if site.role == "weight"]
+    cheap, expensive = (
+        found(replace(FIXED, overrides={name: {"precision": "float32"}})) for name in (names[1], names[0])
+    )
+    assert expensive > cheap + 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", QuantizationWarning)
+        done = control_accuracy(module, dataset=list(data), config=FIXED, min_sqnr=expensive - 0.5, keep="float32")
+    assert done.report.chosen.in_float == (names[0],)
 
 
 def test_a_metric(module):

@@ -1,10 +1,12 @@
 """Data sets: every form, cut to the model's batch, several passes, and one clear error for each thing that is wrong."""
 
+import warnings
+
 import numpy as np
 import pytest
 from PIL import Image
 
-from qnn_ext.errors import QuantizationError
+from qnn_ext.errors import QuantizationError, QuantizationWarning
 from qnn_ext.module import TensorSpec
 from qnn_ext.quantize import ImageFolder, batches
 
@@ -249,3 +251,17 @@ def test_wrong_files(tmp_path):
     np.savez(tmp_path / "other.npz", y=DATA, z=DATA)
     with pytest.raises(QuantizationError, match=r"other\.npz: there is no array 'x'; found 'y', 'z'"):
         batches(tmp_path / "other.npz", [X])
+
+
+@pytest.mark.parametrize("value", [0, 0.5])
+def test_constant_data_are_a_warning_once(value):
+    found = batches([np.full((2, 3), value, np.float32)] * 3, [X])
+    with pytest.warns(QuantizationWarning, match=f"the data set is constant: 'x' is {value:.1f} everywhere"):
+        assert len(list(found)) == 6
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        list(found)
+        for one in (DATA[:1], [np.full(3, 1, np.float32), np.full(3, 2, np.float32)]):
+            list(batches(one, [X]))
+        list(batches({"x": np.zeros((2, 3), np.float32), "ids": np.arange(4).reshape(2, 2)}, [X, IDS]))
+        list(batches([np.float32(3)], [TensorSpec("s", (), "float32")]))

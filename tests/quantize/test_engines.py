@@ -1,5 +1,6 @@
 """Programs shared by modules that differ only in constants."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -86,3 +87,18 @@ def test_modules_with_states_that_are_stepped():
             runner.reset_state()
             for step in (1, 2):
                 np.testing.assert_allclose(runner(X), -1 - step * (X @ weight), rtol=1e-5, atol=1e-6)
+
+
+def test_programs_are_kept_on_disk(monkeypatch, tmp_path):
+    """A second quantization of the same network compiles nothing."""
+    monkeypatch.setenv("QNN_EXT_CACHE", str(tmp_path))
+    monkeypatch.setattr(sys.modules["qnn_ext.compiling.cache"], "WORTHWHILE", 0)
+    with shared_engines():
+        first = engine_of(network(1))
+        expected = first(X)
+    monkeypatch.setattr(sys.modules["qnn_ext.compiling.build"], "_lowered", None)
+    with shared_engines():
+        np.testing.assert_array_equal(engine_of(network(1))(X), expected)
+        np.testing.assert_allclose(engine_of(network(2))(X), Interpreter(network(2))(X), rtol=1e-5, atol=1e-6)
+        with pytest.raises(TypeError):
+            engine_of(network(1, relax.op.tanh))

@@ -1,5 +1,6 @@
 """Learned rounding: errors of layers on the data never grow, and the integers are those that realize finds."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -192,6 +193,20 @@ def test_auto_rounds_what_holds_on_other_data(tmp_path):
     done.table.save(tmp_path / "table.json")
     again = quantize(module, config=config, table=tmp_path / "table.json")  # without data
     np.testing.assert_array_equal(Interpreter(again)(held[0]), Interpreter(done.result)(held[0]))
+
+
+def test_auto_leaves_what_makes_outputs_worse(monkeypatch):
+    """Whatever the errors of layers promise: here every weight is a step off."""
+    data = list(RNG.normal(size=(16, 1, 3, 8, 8)).astype(np.float32))
+    config = QConfig(balance=False, equalize=False)
+    module = correlated_layers(few_rows=False)
+    assert stages(module, dataset=data, config=config).table.roundings
+    learned = sys.modules["qnn_ext.quantize.learned"]
+    monkeypatch.setattr(
+        learned, "round_matrices", lambda real, moment, low, high: np.clip(np.rint(real) + 1, low, high)
+    )
+    monkeypatch.setattr(learned, "_CLEARLY", np.inf)
+    assert stages(module, dataset=data, config=config).table.roundings == {}
 
 
 def test_auto_leaves_what_a_few_rows_say():

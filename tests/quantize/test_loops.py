@@ -186,6 +186,36 @@ def chosen():
     return as_model(assembled([("x", (1, 8), "float32"), ("c", (), "bool")], walk))
 
 
+def normalized_convolution(rng, emit, x):
+    """A convolution with bias of 4 channels, and a batch normalization."""
+    filters = constant(rng.normal(0, 0.1, (4, 4, 3, 3)).astype(np.float32))
+    scale, shift = (constant(rng.normal(1, 0.3, 4).astype(np.float32)) for _ in range(2))
+    mean, variance = constant(np.full(4, 0.1, np.float32)), constant(np.full(4, 0.9, np.float32))
+    x = emit(R.nn.conv2d(x, filters, padding=(1, 1)))
+    x = emit(R.add(x, constant(rng.normal(0, 0.3, (1, 4, 1, 1)).astype(np.float32))))
+    normalized = emit(R.nn.batch_norm(x, scale, shift, mean, variance, axis=1, training=False))
+    return emit(relax.TupleGetItem(normalized, 0))
+
+
+def convolutions():
+    """By c: the convolution of a convolution, or three rounds x ← tanh(conv(x))."""
+    rng = np.random.default_rng(6)
+
+    def walk(a, x, c):
+        def one():
+            return [normalized_convolution(rng, a.emit, a.emit(R.nn.relu(normalized_convolution(rng, a.emit, x))))]
+
+        def other():
+            def body(states, _):
+                return [a.emit(R.tanh(normalized_convolution(rng, a.emit, states[0])))], []
+
+            return loop(a, body, [x], [], 3)[0]
+
+        return branch(a, c, one, other)
+
+    return as_model(assembled([("x", (1, 4, 5, 5), "float32"), ("c", (), "bool")], walk))
+
+
 def of(rng, *others):
     return [rng.normal(size=(1, 8)).astype(np.float32), *others]
 
@@ -195,6 +225,10 @@ RUNS = {
     "nested": (nested, lambda rng: of(rng)),
     "nested at run time": (nested_at_run_time, lambda rng: of(rng, rng.integers(0, 5, 3))),
     "branch": (chosen, lambda rng: of(rng, np.asarray(rng.random() < 0.7))),
+    "convolutions": (
+        convolutions,
+        lambda rng: [rng.normal(size=(1, 4, 5, 5)).astype(np.float32), np.asarray(rng.random() < 0.5)],
+    ),
 }
 
 

@@ -14,8 +14,9 @@ from ...op.arguments import factors_of
 from ...op.base import call_attributes, constant, definition_of, shape_of
 from ...op.loop import Loop, results_of
 from ...op.observe import OBSERVE
+from ...op.relax_table import traits_of
 from ...passes.bodies import named_bindings, with_changed_body
-from ...passes.rewrite import Emit, Rebuild, bindings_of, op_name
+from ...passes.rewrite import Emit, Rebuild, bindings_of
 from .families import is_constant
 
 _MOST_ROUNDS, _FEWEST_ROUNDS = 64, 4
@@ -34,11 +35,12 @@ def loop_layers(function: relax.Function) -> list[str]:
 
 
 def weight_position(value: Any) -> int | None:
-    """Which factor of a float matrix product is constant; None for other operators."""
-    if definition_of(value) is not None or op_name(value) != "matmul":
+    """Which factor of a float convolution or matrix product is a constant weight; None for other operators."""
+    if definition_of(value) is not None or traits_of(value).product is None:
         return None
-    constants = [index for index, factor in enumerate(factors_of(value)) if is_constant(factor)]
-    plain = all(len(shape_of(factor)) == 2 and str(factor.ty.dtype) == "float32" for factor in factors_of(value))
+    factors = factors_of(value)
+    constants = [index for index, factor in enumerate(factors) if is_constant(factor)]
+    plain = all(len(shape_of(factor)) >= 2 and str(factor.ty.dtype) == "float32" for factor in factors)
     return constants[0] if len(constants) == 1 and plain else None
 
 

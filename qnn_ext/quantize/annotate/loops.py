@@ -1,4 +1,4 @@
-"""Products in the bodies of loops: a recurrent layer's state times its weights.
+"""Products in the bodies of loops: a recurrent layer's state times its weights, a layer in a branch of an If.
 
 Only they are marked there, their weights and what they multiply: gates are a few operators on one row, and stay float
 in the product's kernel. Loops within loops, loops whose rounds are only known at run time, and branches of an If are
@@ -13,12 +13,11 @@ from tvm import IRModule, relax
 
 from ...op.loop import Loop
 from ...passes.bodies import with_changed_body
-from ...passes.rewrite import Rebuild
+from ...passes.rewrite import Rebuild, op_name
 from ..config import QConfig
+from .layers import weight_axis
 from .loop_products import weight_position
 from .marks import observed
-
-_OPERATOR = "nn.dense"
 
 
 def annotate_loops(mod: IRModule, config: QConfig) -> IRModule:
@@ -43,16 +42,17 @@ def _marked(body: IRModule, loop: str, config: QConfig) -> IRModule:
             value = new.substituted(binding.value)
             position = weight_position(value)
             name = f"{loop}.{binding.var.name}"
+            operator = "nn.dense" if op_name(value) == "matmul" else op_name(value)
             inner = Loop.of(value)
             if inner is not None:
                 value = _annotated(inner, name, config)
-            settings = config.layer(name, _OPERATOR)
+            settings = config.layer(name, operator)
             if position is not None and settings.quantized:
                 args = list(value.args)
-                axis = position if settings.per_channel else None
+                axis = weight_axis(value, operator, position) if settings.per_channel else None
                 data, weight = args[1 - position], args[position]
-                data = observed(data, f"{name}.input", name, _OPERATOR, settings, "input", None, settings.range)
-                weight = observed(weight, f"{name}.weight", name, _OPERATOR, settings, "weight", axis, None)
+                data = observed(data, f"{name}.input", name, operator, settings, "input", None, settings.range)
+                weight = observed(weight, f"{name}.weight", name, operator, settings, "weight", axis, None)
                 args[1 - position], args[position] = new.builder.emit(data), new.builder.emit(weight)
                 value = relax.Call(value.op, args, value.attrs, value.ty_args)
             new.bind(binding.var, value)

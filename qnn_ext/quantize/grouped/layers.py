@@ -153,7 +153,7 @@ def _in_loops(function: relax.Function, prefix: str = "") -> Iterator[str]:
         loop = Loop.of(binding.value)
         if loop is not None:
             yield from _in_loops(loop.body, f"{prefix}{_name(binding)}.")
-        elif prefix and weight_position(binding.value) == 1:
+        elif prefix and op_name(binding.value) == "matmul" and weight_position(binding.value) == 1:
             yield f"{prefix}{_name(binding)}"
 
 
