@@ -358,7 +358,7 @@ def _channel_axes(function: relax.Function) -> dict[relax.Var, int]:
 
 
 def _channel_axis(var: relax.Var, value: Any, axes: Mapping[relax.Var, int]) -> int | None:
-    weight = weight_of(value)
+    weight = weight_of(value, transposed=True)
     if weight is not None:
         return weight.output_axis
     if not isinstance(value, relax.Call) or not isinstance(var.ty, relax.TensorType) or str(var.ty.dtype) != "float32":

@@ -82,13 +82,16 @@ class Weight:
         return replace(self, array=ordered.transpose(np.argsort(self.order)))
 
 
-def weight_of(call: Any, known: Mapping[Any, np.ndarray] | None = None) -> Weight | None:
+def weight_of(call: Any, known: Mapping[Any, np.ndarray] | None = None, transposed: bool = False) -> Weight | None:
     """The weight of a convolution, or of a matrix product with a constant matrix on its right; None for all else.
 
-    known: variable → value of constants that are observed
+    known:      variable → value of constants that are observed
+    transposed: whether that of a transposed convolution, not in groups, is wanted too: its channels are those of any
+                other, but its results are no rows of weights times a patch of the data
     """
     product = traits_of(call).product
-    if product not in (Product.CONVOLUTION, Product.MATRIX):
+    spreads = transposed and product is Product.TRANSPOSED and int(call.attrs.groups) == 1
+    if product not in (Product.CONVOLUTION, Product.MATRIX) and not spreads:
         return None
     _, weight = factors_of(call)
     array = (known or {}).get(weight) if isinstance(weight, relax.Var) else constant_value(weight)

@@ -154,7 +154,11 @@ def usual_errors(
 
 
 def weight_errors(
-    modules: Sequence[QnnModule], table: Table, sites: Collection[str], data: list[list[np.ndarray]], config: QConfig
+    modules: Sequence[QnnModule],
+    table: Mapping[str, Range],
+    sites: Collection[str],
+    data: list[list[np.ndarray]],
+    config: QConfig,
 ) -> list[np.ndarray]:
     """Σ (x − y)² / Σ x² of the worst output for each of four folds of the data, of each of these annotated modules,
     which differ in the values of their weights alone. x: of the float model of the first; sites: see
@@ -185,7 +189,12 @@ class _Outputs:
     """The model's outputs on some batches, against those of the float model."""
 
     def __init__(
-        self, annotated: QnnModule, table: Table, sites: Collection[str], data: list[list[np.ndarray]], config: QConfig
+        self,
+        annotated: QnnModule,
+        table: Mapping[str, Range],
+        sites: Collection[str],
+        data: list[list[np.ndarray]],
+        config: QConfig,
     ) -> None:
         """table: any ranges; sites: of which the program also computes the tensors."""
         self._annotated, self._config = annotated, config

@@ -188,7 +188,7 @@ class _Search:
         ]
 
     def _visit(self, index: int, var: relax.Var, value: Any) -> None:
-        weight = weight_of(value)
+        weight = weight_of(value, transposed=True)
         if weight is not None:
             self._product(index, var, value, weight)
         elif op_name(value) in _NORMALIZATIONS:
@@ -452,7 +452,7 @@ def _shared_constants(bindings: Sequence[relax.VarBinding]) -> set[Any]:
 
 def weights_by_position(function: relax.Function) -> dict[int, Weight]:
     """The weights of all products that have one, by position of their binding."""
-    found = {index: weight_of(binding.value) for index, binding in enumerate(bindings_of(function))}
+    found = {index: weight_of(binding.value, transposed=True) for index, binding in enumerate(bindings_of(function))}
     return {index: weight for index, weight in found.items() if weight is not None}
 
 

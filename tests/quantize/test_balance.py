@@ -7,11 +7,12 @@ from tvm import relax
 from qnn_ext.errors import QuantizationError
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
-from qnn_ext.passes.rewrite import bindings_of
+from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize import CalibrationTable, QConfig, balance, control_accuracy, quantize, stages
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.balance import ChannelValues, Reader, best_scales, factored_sites, with_factors
 from qnn_ext.quantize.channels import weight_of
+from qnn_ext.quantize.scales import groups_of
 
 from .networks import float_module
 
@@ -225,3 +226,38 @@ def test_concatenated_channels_are_balanced(part):
     module = float_module((1, 3, 12, 12), body)
     balanced = balance(module, DATA)
     np.testing.assert_allclose(run(balanced), run(module), rtol=1e-3, atol=1e-3 * np.abs(run(module)).max())
+
+
+def upsampled(function=hard_swish, spread=SPREAD):
+    """conv → function → transposed conv → relu → conv; channels on both sides of it have these sizes."""
+    undone = 1 / spread.reshape(-1, 1, 1, 1)
+
+    def body(emit, x):
+        y = function(emit, conv(emit, x, weight(CHANNELS, 3, 3, 3, of=spread.reshape(-1, 1, 1, 1))))
+        up = weight(CHANNELS, CHANNELS, 2, 2, of=undone * spread.reshape(1, -1, 1, 1))
+        y = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d_transpose(y, up, strides=2))))
+        return conv(emit, y, weight(5, CHANNELS, 1, 1, of=1 / spread.reshape(1, -1, 1, 1)))
+
+    return float_module((1, 3, 12, 12), body)
+
+
+def test_channels_around_a_transposed_convolution_are_balanced():
+    module = upsampled()
+    done = stages(module, dataset=DATA)
+    plain = quantize(module, dataset=DATA, config=QConfig(balance=False))
+    main = with_factors(module, factored_sites(module)).ir["main"]
+    groups, names = groups_of(main), [op_name(binding.value) for binding in bindings_of(main)]
+    index = names.index("nn.conv2d_transpose")
+    assert [index in group.consumers for group in groups].count(True) == 1
+    assert [index in group.producers for group in groups].count(True) == 1
+    np.testing.assert_allclose(run(done["fold"]), run(module), rtol=1e-3, atol=1e-3)
+    assert done.table.scales and sqnr(module, done.result) > sqnr(module, plain) + 6
+
+
+def test_transposed_convolutions_in_groups_are_left_alone():
+    call = relax.op.nn.conv2d_transpose(
+        relax.Var("x", relax.TensorType((1, 4, 8, 8), "float32")), constant(np.ones((4, 1, 2, 2), np.float32)), groups=4
+    )
+    call = relax.BlockBuilder().normalize(call)
+    assert weight_of(call, transposed=True) is None
+    assert weight_of(call) is None
