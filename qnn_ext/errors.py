@@ -31,6 +31,14 @@ class ShapeError(QnnError):
     """A tensor has the wrong shape, rank, or dtype for where it is used."""
 
 
+class OpenShapeError(ShapeError):
+    """A model leaves sizes of an input open that must be fixed. name: the input's; dims: its sizes, or their names"""
+
+    def __init__(self, message: str, name: str, dims: tuple[int | str, ...]) -> None:
+        super().__init__(message)
+        self.name, self.dims = name, dims
+
+
 class InputError(QnnError):
     """An input given to an engine has an unknown name, a wrong shape or a wrong dtype, or is missing."""
 

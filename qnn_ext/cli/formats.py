@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..errors import ModelFormatError, QnnError, ShapeError
+from ..errors import ModelFormatError, OpenShapeError, QnnError, ShapeError
 from ..files.container import XZ
 from ..files.reading import open_file
 from ..limits import Limits
@@ -167,8 +167,15 @@ def read_module(path: Path, form: str, options: ImportOptions) -> QnnModule:
     check_options(form, options)
     if options.batch is None:
         return _read(path, form, options, options.shapes)
-    declared = _read(path, form, replace(options, states=None), options.shapes)
     shapes: dict[str, Sequence[int]] = {}
+    declared = None
+    while declared is None:
+        try:
+            declared = _read(path, form, replace(options, states=None), {**shapes, **(options.shapes or {})})
+        except OpenShapeError as error:
+            if not all(isinstance(size, int) for size in error.dims[1:]):
+                raise
+            shapes[error.name] = (options.batch, *map(int, error.dims[1:]))
     for spec in declared.inputs:
         if not spec.shape:
             raise ShapeError(f"input '{spec.name}' is a scalar and has no batch dimension")

@@ -420,6 +420,26 @@ def test_batch_of_every_format(cli, fails, tmp_path):
     assert "Reshape" in fails("inspect", DATA / "digits_cnn_qdq.onnx", "--batch", "3")
 
 
+def test_batch_of_a_program_that_leaves_it_open(cli, fails, tmp_path):
+    torch = pytest.importorskip("torch")
+
+    class Sum(torch.nn.Module):
+        def forward(self, x, y):
+            return x.relu() + y
+
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    for name, sizes in (("batch", {0: batch}), ("both", {0: batch, 1: length})):
+        args = (torch.ones(2, 5), torch.ones(2, 5))
+        torch.export.save(torch.export.export(Sum(), args, dynamic_shapes=(sizes, sizes)), tmp_path / f"{name}.pt2")
+    inspected = cli("inspect", tmp_path / "batch.pt2", "--batch", "3", "--json")[1]
+    assert [spec["shape"] for spec in json.loads(inspected)["inputs"]] == [[3, 5], [3, 5]]
+    assert "--shape x=1,5 or --batch 1" in fails("inspect", tmp_path / "batch.pt2")
+    assert "has the symbolic shape" in fails("inspect", tmp_path / "both.pt2", "--batch", "3")
+    shapes = "--shape", "x=3,4", "--shape", "y=3,4"
+    inspected = cli("inspect", tmp_path / "both.pt2", "--batch", "3", *shapes, "--json")[1]
+    assert json.loads(inspected)["inputs"][1]["shape"] == [3, 4]
+
+
 def test_inspect_compiled(cli, compiled):
     code, out, _ = cli("inspect", compiled, "--json")
     data = json.loads(out)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ...entry_points import load_plugins
-from ...errors import InputError, QnnError
+from ...errors import InputError, OpenShapeError, QnnError
 from ...limits import Limits, limited
 from ...module import QnnModule
 from ...processes.isolation import working_on
@@ -20,7 +20,8 @@ load_plugins()  # now, as the processes of single calls may read no files
 
 
 def import_file(request: bytearray) -> list[Any]:
-    """The module as a message, or the reason there is none: {"error": class, "message": text}. Raises MemoryError."""
+    """The module as a message, or the reason there is none: {"error": class, "message": text}, and the sizes left
+    open if that is it. Raises MemoryError."""
     torch = import_torch()
     header, (content, values) = unpack(request)
     if torch.get_num_threads() != header["threads"]:
@@ -33,7 +34,10 @@ def import_file(request: bytearray) -> list[Any]:
     except QnnError as error:
         if any(map(_is_lack_of_memory, _causes(error))):
             raise MemoryError from error
-        return pack({"error": type(error).__name__, "message": str(error)}, [])
+        reason = {"error": type(error).__name__, "message": str(error)}
+        if isinstance(error, OpenShapeError):
+            reason["open"] = [error.name, error.dims]
+        return pack(reason, [])
     return pack_module(module)
 
 

@@ -51,6 +51,9 @@ def import_file(archive: Archive, values: tuple[Any, Any, Any], engine: str | No
     except Ended as end:
         raise _problem(end, archive.name) from None
     header, _ = unpack(answer)
+    if "open" in header:
+        name, dims = header["open"]
+        raise errors.OpenShapeError(header["message"], name, tuple(dims))
     if "error" in header:
         raise getattr(errors, header["error"], QnnError)(header["message"])
     return unpack_module(answer)

@@ -20,7 +20,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, InputSpec,
 from tvm import relax
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
-from ....errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperatorError
+from ....errors import ModelFormatError, OpenShapeError, QnnError, ShapeError, UnsupportedOperatorError
 from ....limits import begin_walk, charge, check
 from ....module import QnnModule, State, TensorSpec
 from ....op.base import shape_of
@@ -360,10 +360,13 @@ class ProgramImporter:
             if any(isinstance(dim, str) for dim in dims):
                 text = ", ".join(map(str, dims))
                 fixed = [1 if isinstance(dim, str) else dim for dim in dims]
-                raise ShapeError(
+                batch = " or --batch 1" if all(isinstance(dim, int) for dim in dims[1:]) else ""
+                raise OpenShapeError(
                     f"{self.source}: input '{name}' has the symbolic shape ({text}): fix it, for example with "
                     f"shapes={{{name!r}: {tuple(fixed)}}} or example_inputs, on the command line with --shape "
-                    f"{name}={','.join(map(str, fixed))}"
+                    f"{name}={','.join(map(str, fixed))}{batch}",
+                    name,
+                    tuple(dims),
                 )
             return tuple(int(dim) for dim in dims)
         try:
