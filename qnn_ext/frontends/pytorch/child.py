@@ -34,7 +34,7 @@ def import_file(request: bytearray) -> list[Any]:
     except QnnError as error:
         if any(map(_is_lack_of_memory, _causes(error))):
             raise MemoryError from error
-        reason = {"error": type(error).__name__, "message": str(error)}
+        reason: dict[str, Any] = {"error": type(error).__name__, "message": str(error)}
         if isinstance(error, OpenShapeError):
             reason["open"] = [error.name, error.dims]
         return pack(reason, [])
