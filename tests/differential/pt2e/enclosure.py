@@ -223,6 +223,16 @@ def even(node: Any, name: str) -> Interval:
     return Interval(torch.where((x.low < 0) & (x.high > 0), 0.0, ends.low), ends.high)
 
 
+@rule("aten.prelu.default")
+def prelu(node: Any) -> Interval:
+    """Where the slope is negative, the minimum is at zero."""
+    call, (x, slopes), _ = node
+    if x.is_point:
+        return Interval.point(call.target(x.low, slopes.low))
+    ends = hull([call.target(x.low, slopes.low), call.target(x.high, slopes.low)])
+    return Interval(torch.where((x.low < 0) & (x.high > 0), ends.low.clamp(max=0.0), ends.low), ends.high)
+
+
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
