@@ -88,15 +88,26 @@ def welford_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
 PACKET = 4  # floats of a vector of 16 bytes
 
 
-def lane_sum(x: Array, aligned: bool) -> Array:
-    """Σ over the last axis of float32 values, kept with extent 1, in the order that `op.lane_sum` says."""
+def lane_sum(x: Array, packets: int, aligned: bool) -> Array:
+    """Σ over the last axis of float32 values, kept with extent 1, in the order that `op.lane_sum` says; so many packets
+    at a time, from each row's first aligned element on, or from its first one."""
     length = x.shape[-1]
     rows = np.ascontiguousarray(x).reshape(-1, length)
     sums = np.zeros((len(rows), 1), np.float32)
     for first in range(PACKET):
         start = min(-first * length % PACKET, length) if aligned else 0
-        sums[first::PACKET] = _sum_from(rows[first::PACKET], start, 2 if aligned else 1)
+        sums[first::PACKET] = _sum_from(rows[first::PACKET], start, packets)
     return sums.reshape(*x.shape[:-1], 1)
+
+
+def lane_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
+    """x · f + (β − mean · f) with f = γ / √(variance + ε) for float32 rows (N, C, L), as `op.lane_norm` says."""
+    count = np.float32(x.shape[-1])
+    mean = lane_sum(x, 2, aligned=True) / count
+    deviation = x - mean
+    variance = lane_sum(deviation * deviation, 2, aligned=False) / count
+    factor = np.float32(1) / np.sqrt(variance + np.float32(epsilon)) * gamma[:, None]
+    return x * factor + (beta[:, None] - mean * factor)
 
 
 def _sum_from(rows: Array, start: int, packets: int) -> Array:

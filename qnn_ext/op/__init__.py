@@ -18,6 +18,7 @@ from .float8 import float8
 from .float_function import float_function
 from .fma import fma
 from .group_norm import group_norm, instance_norm
+from .lane_norm import lane_norm
 from .lane_sum import lane_sum
 from .layer_norm import layer_norm
 from .loop import loop
@@ -93,6 +94,7 @@ __all__ = [
     "group_norm",
     "hardswish",
     "instance_norm",
+    "lane_norm",
     "lane_sum",
     "layer_norm",
     "leaky_relu",

@@ -3,6 +3,7 @@
     layer_norm(a + b) of three dimensions, if nothing else reads the sum     →  qnn.welford_norm
     layer_norm of rows of two to seven elements                              →  the same
     sum and mean over the last axes, global average pooling                  →  qnn.lane_sum
+    instance_norm                                                            →  qnn.lane_norm
 
 What is quantized afterwards then has ONNX Runtime's bits, as a last bit may decide between two steps. Sums of absolute
 values, squares and exponentials stay: ReduceL1 and others of ONNX, which ONNX Runtime adds one by one, as it does in
@@ -30,7 +31,7 @@ from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_o
 
 MARKS = "marks"
 _BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by side
-_ROWS = ("nn.layer_norm", "sum", "mean")
+_ROWS = ("nn.layer_norm", "nn.instance_norm", "sum", "mean")
 _SHORT_ROW = 8
 _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
@@ -70,6 +71,8 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
         if op_name(expr) == "nn.layer_norm":
             of_sum = _adds_rows(source) and len(readers[data_of(binding.value)]) == 1
             return _normalized(expr, of_sum or binding.var.name in marked)
+        if op_name(expr) == "nn.instance_norm":
+            return _instances(expr, emit)
         if op_name(expr) not in _ROWS:
             return None
         is_pool = binding.var.name in marked
@@ -117,6 +120,18 @@ def _normalized(call: relax.Call, of_sum: bool) -> relax.Call | None:
     if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1] or shape[-1] < 2:
         return None
     return qnn.welford_norm(data, gamma, beta, float(call.attrs.epsilon)) if of_sum or shape[-1] < _SHORT_ROW else None
+
+
+def _instances(call: relax.Call, emit: Emit) -> relax.Expr | None:
+    data, gamma, beta = call.args
+    shape, attributes = static_shape(data), call.attrs
+    last = shape is not None and [int(axis) for axis in attributes.axes] == list(range(2, len(shape)))
+    if shape is None or not last or int(attributes.channel_axis) != 1 or not attributes.center or not attributes.scale:
+        return None
+    if 0 in shape or {str(one.ty.dtype) for one in call.args} != {"float32"}:
+        return None
+    rows = reshape(data, (*shape[:2], prod(shape[2:])), emit)
+    return reshape(emit(qnn.lane_norm(rows, gamma, beta, float(attributes.epsilon))), shape, emit)
 
 
 def _summed(call: relax.Call, before: Any, emit: Emit, aligned: bool) -> relax.Expr | None:

@@ -184,6 +184,10 @@ SAMPLES = {
     "bfloat16": ([("data", (4, 6), "float32")], lambda x: op.bfloat16(x, "uint16")),
     "float8": ([("data", (4, 6), "float32")], lambda x: op.float8(x, "float8_e4m3fn")),
     "float_function": ([("data", (4, 6), "float32")], lambda x: op.float_function(x, "tanh")),
+    "lane_norm": (
+        [("data", (2, 3, 23), "float32"), ("gamma", (3,), "float32"), ("beta", (3,), "float32")],
+        lambda x, gamma, beta: op.lane_norm(x, gamma, beta, 1e-5),
+    ),
     "lane_sum": ([("data", (3, 2, 23), "float32")], lambda x: op.lane_sum(x)),
     "welford_norm": (
         [("data", (3, 7, 10), "float32"), ("gamma", (10,), "float32"), ("beta", (10,), "float32")],

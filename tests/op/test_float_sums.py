@@ -1,4 +1,4 @@
-"""qnn.lane_sum and qnn.welford_norm: against float64, and their type rules."""
+"""qnn.lane_sum, qnn.lane_norm and qnn.welford_norm: against float64, and their type rules."""
 
 import numpy as np
 import pytest
@@ -32,6 +32,16 @@ def test_norm(rng):
     np.testing.assert_allclose(evaluate(op.welford_norm(data, gamma, beta, 1e-5)), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", [1, 7, 8, 50])
+def test_norm_of_channels(rng, length):
+    data = (rng.standard_normal((2, 3, length)) + 2).astype(np.float32)
+    gamma, beta = rng.standard_normal((2, 3)).astype(np.float32)
+    wide = data.astype(np.float64)
+    unit = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    expected = unit * gamma[:, None] + beta[:, None]
+    np.testing.assert_allclose(evaluate(op.lane_norm(data, gamma, beta, 1e-5)), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_types():
     row = var("r", (3,), "float32")
     with pytest.raises(ShapeError, match="last axis"):
@@ -42,3 +52,9 @@ def test_types():
         op.welford_norm(var("x", (2, 4), "float32"), row, row)
     with pytest.raises(ShapeError, match="epsilon"):
         op.welford_norm(var("x", (2, 3), "float32"), row, row, -1.0)
+    with pytest.raises(ShapeError, match="N, C, L"):
+        op.lane_norm(var("x", (2, 3), "float32"), row, row)
+    with pytest.raises(ShapeError, match="gamma and beta"):
+        op.lane_norm(var("x", (2, 4, 5), "float32"), row, row)
+    with pytest.raises(ShapeError, match="epsilon"):
+        op.lane_norm(var("x", (2, 3, 5), "float32"), row, row, -1.0)

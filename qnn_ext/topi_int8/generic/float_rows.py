@@ -14,6 +14,7 @@ from tvm.script.ir_builder import tirx as T
 from ...numerics import elementary, mlas, tir
 from ...numerics.annotations import KEEP
 from ...numerics.float_rows import LANES, PACKET, SQUARES, rounded_squares
+from ...targets.features import current_backend
 from .elementwise import Constants, Expr, Operand
 from .nest import nest
 from .rows import unravel
@@ -195,11 +196,11 @@ def _moments(ins: list[Any], outs: list[Any], length: int, rows: int) -> Any:
     return builder.get()
 
 
-def lane_sum(x: te.Tensor, aligned: bool) -> te.Tensor:
-    """Σ over the last axis, in the order of `float_rows.lane_sum`."""
+def lane_sum(x: te.Tensor, packets: int, aligned: bool, name: str = "lane_sum") -> te.Tensor:
+    """Σ over the last axis, in the order of `numerics.float_rows.lane_sum`."""
     shape = [int(size) for size in x.shape]
     length, before, zero = shape[-1], shape[:-1], elementary.TIR.const(0.0)
-    number, size = tirx.const(length, "int32"), (2 if aligned else 1) * PACKET
+    number, size = tirx.const(length, "int32"), packets * PACKET
 
     def start(row: Sequence[Expr]) -> Expr:
         """The first element of a row that partial sums begin with."""
@@ -217,21 +218,46 @@ def lane_sum(x: te.Tensor, aligned: bool) -> te.Tensor:
         """An element, or zero."""
         return tirx.if_then_else(counts, x(*row, tirx.min(position, number - 1)), zero)
 
-    k = te.reduce_axis((0, -(-length // size)), "k")
+    def lane_loop(ins: list[Any], outs: list[Any]) -> Any:
+        """Partial sums of each row, over whole groups of elements."""
+        data, lanes = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
+        loop = T.parallel if prod(shape) >= current_backend().sharing.softmax_elements else T.serial
+        with IRBuilder() as builder, loop(0, prod(before)) as one:
+            row = unravel(one, before)
+            partial_sums = T.buffer_proxy(T.decl_buffer([size], "float32", scope="local"))
+            with T.vectorized(size) as lane:
+                partial_sums[lane] = zero
+            first = start(row)
+            with T.serial(0, (number - first) // size) as group, T.vectorized(size) as lane:
+                partial_sums[lane] = partial_sums[lane] + data[(*row, first + group * size + lane)]
+            with T.vectorized(size) as lane:
+                lanes[one, lane] = partial_sums[lane]
+        return builder.get()
 
-    def lane_sum(*i: Expr) -> Expr:
-        *row, lane = i
+    def lane_of(one: Expr, lane: Expr) -> Expr:
+        """The same, where threads compute elements."""
+        row = unravel(one, before)
         group = start(row) + k * size
         return te.sum(at(row, group + lane, group < ends(row)[0]), axis=k)
 
-    lanes = te.compute((*before, size), lane_sum, name="row_lanes", attrs={KEEP: True})
+    k = te.reduce_axis((0, -(-length // size)), "k")
+    sums, named = [prod(before), size], f"{name}_lanes"
+    if current_backend().grid:
+        lanes = te.compute(sums, lane_of, name=named, attrs={KEEP: True})
+    else:
+        lanes = nest(sums, [x], lane_loop, dtype="float32", name=named)
 
-    def packet(*i: Expr) -> Expr:
+    def two_packets(*i: Expr) -> Expr:
         *row, lane = i
-        groups, packets = ends(row)
-        return lanes(*i) + lanes(*row, lane + PACKET) + at(row, groups + lane, groups < packets)
+        groups, behind = ends(row)
+        one = _flat(row, before)
+        return lanes(one, lane) + lanes(one, lane + PACKET) + at(row, groups + lane, groups < behind)
 
-    packed = te.compute((*before, PACKET), packet, name="row_packet", attrs={KEEP: True}) if aligned else lanes
+    def one_packet(*i: Expr) -> Expr:
+        return lanes(_flat(i[:-1], before), i[-1])
+
+    packet = two_packets if packets == 2 else one_packet
+    packed = te.compute((*before, PACKET), packet, name=f"{name}_packet", attrs={KEEP: True})
 
     def total(*i: Expr) -> Expr:
         *row, _ = i
@@ -245,7 +271,31 @@ def lane_sum(x: te.Tensor, aligned: bool) -> te.Tensor:
                 result = result + at(row, behind + place, behind + place < number)
         return result
 
-    return te.compute((*before, 1), total, name="lane_sum", attrs={KEEP: True})
+    return te.compute((*before, 1), total, name=name, attrs={KEEP: True})
+
+
+def lane_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
+    """x · f + (β − mean · f) with f = γ / √(variance + ε)."""
+    shape = [int(size) for size in x.shape]
+    const, rows = elementary.TIR.const, shape[:-1]
+    count = const(shape[-1])
+
+    def by_row(value: Callable[[Expr, Expr], Expr], name: str) -> te.Tensor:
+        return te.compute(rows, value, name=name, attrs={KEEP: True})
+
+    def square(n: Expr, c: Expr, i: Expr) -> Expr:
+        return tir.shared(x(n, c, i) - mean(n, c), lambda deviation: tir.fence(deviation * deviation))
+
+    total = lane_sum(x, 2, aligned=True, name="row_sum")
+    mean = by_row(lambda n, c: total(n, c, 0) / count, "row_mean")
+    squares = lane_sum(
+        te.compute(shape, square, name="squares", attrs={KEEP: True}), 2, aligned=False, name="row_squares"
+    )
+    factor = by_row(
+        lambda n, c: const(1.0) / tirx.sqrt(squares(n, c, 0) / count + const(epsilon)) * gamma(c), "row_factor"
+    )
+    shift = by_row(lambda n, c: beta(c) - tir.fence(mean(n, c) * factor(n, c)), "row_shift")
+    return te.compute(shape, lambda n, c, i: tir.fence(x(n, c, i) * factor(n, c)) + shift(n, c), name="lane_norm")
 
 
 def _flat(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
@@ -277,7 +327,14 @@ def _welford_norm(
 
 @stages("qnn.lane_sum")
 def _lane_sum(constants: Constants, shape: tuple[int, ...], data: Operand, *, aligned: bool) -> te.Tensor:
-    return lane_sum(data.tensor, aligned)
+    return lane_sum(data.tensor, 2 if aligned else 1, aligned)
+
+
+@stages("qnn.lane_norm")
+def _lane_norm(
+    constants: Constants, shape: tuple[int, ...], data: Operand, gamma: Operand, beta: Operand, *, epsilon: float
+) -> te.Tensor:
+    return lane_norm(data.tensor, _tensor(constants, gamma), _tensor(constants, beta), epsilon)
 
 
 def _tensor(constants: Constants, operand: Operand) -> te.Tensor:

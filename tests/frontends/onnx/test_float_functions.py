@@ -260,6 +260,13 @@ def test_sums_of_functions(rng, operator):
     check_quantized([node(operator, ["x", "axes"], ["y"])], {"axes": np.array([-1])}, numbers(rng, 3, 7, 50))
 
 
+@pytest.mark.parametrize("shape", [(2, 6, 33), (1, 8, 7, 7), (2, 3, 8, 8), (1, 1, 5000), (3, 5, 1), (1, 4, 2, 3, 3)])
+def test_instance_normalization(rng, shape):
+    parts = {"gamma": numbers(rng, shape[1]), "beta": numbers(rng, shape[1])}
+    norm = node("InstanceNormalization", ["x", "gamma", "beta"], ["y"], epsilon=1e-3)
+    check_quantized([norm], parts, numbers(rng, *shape) * 2 + 1)
+
+
 @pytest.mark.parametrize("channels", [7, 32])
 @pytest.mark.parametrize("size", [(2, 3), (7, 7), (8, 8)])
 def test_global_average(rng, channels, size):
