@@ -280,6 +280,19 @@ def test_products_keep_their_own_rounding():
     np.testing.assert_array_equal(got, a * np.float32(0.1) + b)
 
 
+@pytest.mark.parametrize("branch", ["if_then_else", "select"])
+def test_products_behind_conditions_keep_their_own_rounding(branch):
+    """As in padding: LLVM makes a loop for each side of the condition, without it."""
+    x, y = (te.placeholder((1000,), f32, name) for name in "xy")
+    choose = {"if_then_else": tirx.if_then_else, "select": tirx.Select}[branch]
+    product = te.compute((1000,), lambda i: x[i] * tirx.const(0.1, f32), "product")
+    padded = te.compute((1000,), lambda i: choose(i < 900, product[i], tirx.const(0.5, f32)), "padded")
+    total = te.compute((1000,), lambda i: y[i] - padded[i], "total")
+    a, b = (np.random.default_rng(seed).normal(size=1000).astype(f32) for seed in (0, 1))
+    got = run_function(schedule_generic(function(x, y, total), TARGETS["native"]), a, b, np.zeros(1000, f32))
+    np.testing.assert_array_equal(got, b - np.where(np.arange(1000) < 900, a * np.float32(0.1), np.float32(0.5)))
+
+
 def test_expensive_values_are_computed_once():
     """Exponentials that many read stay in a stage; the cast behind them joins it."""
     x = te.placeholder((64,), f32, "x")

@@ -102,7 +102,7 @@ class Block:
 
     @property
     def conditional(self) -> bool:
-        return any(_call_name(node) == "prim.if_then_else" for node in self.nodes)
+        return any(call_name(node) == "prim.if_then_else" for node in self.nodes)
 
     @cached_property
     def cost(self) -> int:
@@ -130,7 +130,7 @@ class Block:
     @property
     def narrows(self) -> bool:
         """Whether it saturates to 8 bits, which CPUs do several registers at a time."""
-        return any(_call_name(node) == SATURATE for node in self.nodes)
+        return any(call_name(node) == SATURATE for node in self.nodes)
 
     @property
     def tables(self) -> bool:
@@ -144,7 +144,7 @@ class Block:
 
     def conditioned_vars(self) -> list[tirx.Var]:
         """Block iterators on which the condition of an if_then_else depends."""
-        conditions = [node.args[0] for node in self.nodes if _call_name(node) == "prim.if_then_else"]
+        conditions = [node.args[0] for node in self.nodes if call_name(node) == "prim.if_then_else"]
         return [loop.var for loop in self.loops if any(uses(condition, loop.var) for condition in conditions)]
 
 
@@ -290,17 +290,17 @@ def _statements(node: SBlock) -> list[tirx.Stmt]:
 
 
 def _is_pure(call: Call) -> bool:
-    if _call_name(call) in _CHEAP_CALLS:
+    if call_name(call) in _CHEAP_CALLS:
         return True
     effect = call.op.get_attr("TCallEffectKind") if isinstance(call.op, tvm.ir.Op) else None
     return effect is not None and int(effect) <= _PURE
 
 
-def _call_name(node: Any) -> str:
+def call_name(node: Any) -> str:
     return getattr(node.op, "name", "") if type(node) is Call else ""
 
 
 def _node_cost(node: Any) -> int:
     if type(node) is Call:
-        return 1 if _call_name(node) in _CHEAP_CALLS else _CALL_COST
+        return 1 if call_name(node) in _CHEAP_CALLS else _CALL_COST
     return _NODE_COSTS.get(type(node), 1)

@@ -29,6 +29,7 @@ from .block import (
     Block,
     Loop,
     blocks_of,
+    call_name,
     distinct_loads,
     expanded_size,
     is_segments,
@@ -177,26 +178,54 @@ def _with_fences(func: tirx.PrimFunc) -> tirx.PrimFunc:
     summed: set[Any] = set()
 
     def collect(node: tirx.Add | tirx.Sub) -> None:
-        summed.update(operand.source for operand in (node.a, node.b) if isinstance(operand, TensorLoad))
+        summed.update(_terms(node))
 
     def fenced(node: tirx.BufferStore) -> tirx.BufferStore:
-        product = isinstance(node.value, tirx.Mul) and str(node.value.ty) in ("float32", "float64")
-        if not product or node.buffer not in summed:
-            return node
-        return tirx.BufferStore(node.buffer, fence(node.value), node.indices)
+        return tirx.BufferStore(node.buffer, _fenced(node.value), node.indices) if node.buffer in summed else node
 
     tvm_ffi.structural_walk(func.body, [(tirx.Add, collect), (tirx.Sub, collect)])
     return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, fenced))) if summed else func
 
 
+def _fenced(value: Any) -> Any:
+    """A value with the products of floats that it may be rounded."""
+    if isinstance(value, tirx.Select):
+        return tirx.Select(value.condition, *map(_fenced, _branches(value)))
+    if _branches(value):
+        return tirx.if_then_else(value.args[0], *map(_fenced, _branches(value)))
+    return fence(value) if _is_product(value) else value
+
+
 def _would_contract(producer: Block, reader: Block) -> bool:
     """Whether a product of floats would feed an addition: LLVM contracts both to one operation that rounds once."""
     store = producer.stores[0]
-    if not isinstance(store.value, tirx.Mul) or "float" not in str(store.value.ty):
+    if not any(map(_is_product, _alternatives(store.value))):
         return False
     sums = [node for node in reader.nodes if isinstance(node, tirx.Add | tirx.Sub)]
-    operands = [operand for node in sums for operand in (node.a, node.b) if isinstance(operand, TensorLoad)]
-    return any(operand.source.same_as(store.buffer) for operand in operands)
+    return any(source.same_as(store.buffer) for node in sums for source in _terms(node))
+
+
+def _is_product(value: Any) -> bool:
+    return isinstance(value, tirx.Mul) and str(value.ty) in ("float32", "float64")
+
+
+def _terms(node: tirx.Add | tirx.Sub) -> list[Any]:
+    """The buffers whose elements are operands of an addition, on a condition or not."""
+    operands = [*_alternatives(node.a), *_alternatives(node.b)]
+    return [operand.source for operand in operands if isinstance(operand, TensorLoad)]
+
+
+def _alternatives(value: Any) -> list[Any]:
+    """What a value may be, by its conditions: LLVM makes a loop for each."""
+    branches = _branches(value)
+    return [one for branch in branches for one in _alternatives(branch)] if branches else [value]
+
+
+def _branches(value: Any) -> tuple[Any, ...]:
+    """Both values of a condition; none for other expressions."""
+    if isinstance(value, tirx.Select):
+        return value.true_value, value.false_value
+    return tuple(value.args[1:]) if call_name(value) == "prim.if_then_else" else ()
 
 
 def _moves_data_only(block: Block) -> bool:
