@@ -153,8 +153,8 @@ def softmax(
         "TONEAREST", "UPWARD"
                           LiteRT's optimized kernels: round(e · (1 / (Σe·s_out))) + z_out, e and Σ in float32, one by
                           one; midpoints away from zero, or ⌊x + ½⌋ in float32 as for uint8 results; 8-bit data
-        "ONNXRUNTIME"     QLinearSoftmax: rint(e·⌊1/s_out⌋ / Σe) + z_out in float64, e = e^(c − β·s_in·d) and Σ in
-                          float32, one by one; 8-bit data and results
+        "ONNXRUNTIME"     QLinearSoftmax: rint(e·⌊1/s_out⌋ / Σe) + z_out in float64 (ONNX Runtime before 1.28: in
+                          float32), e = e^(c − β·s_in·d) and Σ in float32, one by one; 8-bit data and results
     out_dtype: int8, uint8 or int16
 
     Raises ShapeError, QnnError. Source: Relay qnn.softmax; TFLite reference_ops::Softmax, SoftmaxInt16; ONNX Runtime

@@ -92,6 +92,7 @@ def test_modules_with_states_that_are_stepped():
 def test_programs_are_kept_on_disk(monkeypatch, tmp_path):
     """A second quantization of the same network compiles nothing."""
     monkeypatch.setenv("QNN_EXT_CACHE", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "qnn_ext.plugins", raising=False)  # with plugins, nothing is kept
     monkeypatch.setattr(sys.modules["qnn_ext.compiling.cache"], "WORTHWHILE", 0)
     with shared_engines():
         first = engine_of(network(1))
