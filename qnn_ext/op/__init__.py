@@ -16,9 +16,9 @@ from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
 from .float8 import float8
 from .float_function import float_function
+from .float_norms import lane_norm, welford_norm
 from .fma import fma
 from .group_norm import group_norm, instance_norm
-from .lane_norm import lane_norm
 from .lane_sum import lane_sum
 from .layer_norm import layer_norm
 from .loop import loop
@@ -55,7 +55,6 @@ from .unary import (
     unary_table,
 )
 from .value_range import value_range
-from .welford_norm import welford_norm
 from .winograd import winograd_data, winograd_results
 from .write_rows import write_rows
 
