@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from tvm import IRModule, relax
+from tvm import relax
 
 from ..errors import ShapeError
 from ..limits import charge
 from ..module import QnnModule, State, TensorSpec
 from ..op.loop import results_of
-from ..passes.rewrite import bindings_of, function_of, plain_attrs
+from ..passes.rewrite import bindings_of, function_of, plain_attrs, with_main
 
 
 def with_states(module: QnnModule, states: Mapping[str, str] | None, silent: bool = False) -> QnnModule:
@@ -52,10 +52,9 @@ def with_states(module: QnnModule, states: Mapping[str, str] | None, silent: boo
         ),
         {**plain_attrs(main), "num_input": len(kept_inputs)},
     )
-    others = {name: other for name, other in module.ir.functions_items() if name.name_hint != "main"}
     return replace(
         module,
-        ir=IRModule({**others, "main": function}, attrs=module.ir.attrs),
+        ir=with_main(module.ir, function),
         inputs=tuple(module.inputs[index] for index in kept_inputs),
         outputs=tuple(module.outputs[position] for position in kept_outputs),
         states=(*module.states, *(_initial(module.inputs[index]) for index in order)),

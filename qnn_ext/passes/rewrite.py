@@ -226,7 +226,9 @@ def _renamed(mod: IRModule, names: dict[str, str]) -> IRModule:
 
 def with_main(mod: IRModule, main: relax.Function) -> IRModule:
     """`mod` with another `main`."""
-    return IRModule({**{var.name_hint: function for var, function in mod.functions_items()}, "main": main})
+    result = mod.clone()
+    result.update_func(result.get_global_var("main"), main)
+    return result
 
 
 def plain_attrs(function: relax.Function) -> dict[str, Any]:

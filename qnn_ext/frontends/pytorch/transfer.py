@@ -18,6 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ...module import FloatNote, QnnModule, State, TensorSpec
 from ...op.base import constant, constant_value
+from ...passes.rewrite import with_main
 from ...qparams import QParams
 
 _LENGTH = struct.Struct("<Q")
@@ -131,18 +132,11 @@ def _without_constants(ir: IRModule, arrays: list[np.ndarray]) -> IRModule:
     taken = _TakeOut(arrays)
     body = taken.visit_expr(main.body)
     lifted = relax.Function([*main.params, *taken.variables], body, main.ret_ty, main.is_pure, main.attrs)
-    return _with_main(ir, lifted)
+    return with_main(ir, lifted)
 
 
 def _with_constants(ir: IRModule, arrays: Sequence[np.ndarray]) -> IRModule:
     main = ir["main"]
     variables = main.params[len(main.params) - len(arrays) :]
     bound = main.bind_params({variable: constant(array) for variable, array in zip(variables, arrays, strict=True)})
-    return _with_main(ir, bound)
-
-
-def _with_main(ir: IRModule, main: relax.Function) -> IRModule:
-    """The module with another `main`."""
-    result = ir.clone()
-    result.update_func(result.get_global_var("main"), main)
-    return result
+    return with_main(ir, bound)
