@@ -374,13 +374,17 @@ def _tensorize(sch: Schedule, accumulator: SBlockRV, layout: Plan, step: int, in
 
 
 def _vectorize_epilogue(sch: Schedule, pixels: list[LoopRV], lane: LoopRV, lanes: int) -> None:
-    """Vectorize the epilogue. Vectors must not cross the last channel: a predicate per lane would make them scalar."""
+    """Vectorize the epilogue. Vectors must not cross the last channel: a predicate per lane would make them scalar.
+
+    Where there are none, a loop over pixels remains: LLVM's time grows with the square of the lanes in a row.
+    """
+    if lanes < 4:
+        return
     for loop in pixels:
         sch.unroll(loop)
-    if lanes >= 4:
-        outer, vector = sch.split(lane, [None, lanes])
-        sch.reorder(outer, *pixels, vector)
-        sch.vectorize(vector)
+    outer, vector = sch.split(lane, [None, lanes])
+    sch.reorder(outer, *pixels, vector)
+    sch.vectorize(vector)
 
 
 def _refuses(workload: Conv2dWorkload, target: Target, instruction: DotInstruction) -> str | None:
