@@ -180,8 +180,18 @@ class Rebuild:
 
 
 def without_dead_code(mod: IRModule) -> IRModule:
-    """`mod` without bindings of `main` that nothing reads."""
-    return relax.transform.DeadCodeElimination(["main"])(mod)
+    """`mod` without bindings of `main` that nothing reads, and without functions that nothing calls."""
+    main = mod["main"]
+    blocks, result = main.body.blocks[:], main.body.body
+    if len(mod.get_global_vars()) > 1 or [type(block) for block in blocks] != [relax.DataflowBlock]:
+        return relax.transform.DeadCodeElimination(["main"])(mod)
+    bindings = blocks[0].bindings[:]
+    live, _ = needed(bindings, [result])
+    if len(live) == len(bindings):
+        return mod
+    # TVM's pass takes a second for a few thousand bindings of which a third are dead
+    body = relax.SeqExpr([relax.DataflowBlock(live)], result)
+    return with_main(mod, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
 
 
 def rewrite(mod: IRModule, rule: Rule) -> IRModule:
@@ -189,24 +199,40 @@ def rewrite(mod: IRModule, rule: Rule) -> IRModule:
 
     `emit` binds helper expressions before it. Unused bindings disappear. Variable names are kept, because they are the
     model's layer names: if a rule binds its result itself, everything it binds is named after the replaced variable.
+    The value itself, emitted by a rule that wants to know its variable, stays bound to the one that it has.
     """
     new = Rebuild(mod["main"])
     names: dict[str, str] = {}
     with new.main():
         for binding in new.bindings:
-            emitted: list[relax.Var] = []
-
-            def emit(expr: relax.Expr, emitted: list[relax.Var] = emitted) -> relax.Expr:
-                emitted.append(new.builder.emit(expr))
-                return emitted[-1]
-
-            value = new.substituted(binding.value)
-            replacement = rule(value, emit)
-            result = value if replacement is None else replacement
-            if any(result.same_as(var) for var in emitted):
-                names.update({var.name: binding.var.name for var in emitted})
-            new.bind(binding.var, result)
+            one = _Rewriting(new, binding)
+            replacement = rule(one.value, one.emit)
+            result = one.value if replacement is None else replacement
+            if any(result.same_as(var) for var in (*one.emitted, *one.kept)):
+                names.update({var.name: binding.var.name for var in one.emitted})
+            if not any(result.same_as(var) for var in one.kept):
+                new.bind(binding.var, result)
     return _renamed(new.live_module(), names)
+
+
+class _Rewriting:
+    """One binding while a rule looks at its value.
+
+    emitted: variables of what the rule has emitted; kept: that of the value, if the rule has emitted it
+    """
+
+    def __init__(self, new: Rebuild, binding: relax.VarBinding) -> None:
+        self.value = new.substituted(binding.value)
+        self.emitted: list[relax.Var] = []
+        self.kept: list[relax.Var] = []
+        self._new, self._binding = new, binding
+
+    def emit(self, expr: relax.Expr) -> relax.Expr:
+        if expr is self.value and not self.kept:
+            self.kept.append(self._new.bind(self._binding.var, expr))
+            return self.kept[0]
+        self.emitted.append(self._new.builder.emit(expr))
+        return self.emitted[-1]
 
 
 def _renamed(mod: IRModule, names: dict[str, str]) -> IRModule:
