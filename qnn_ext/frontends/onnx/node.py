@@ -120,8 +120,9 @@ class Node(Conversion):
     # ---- quantization ------------------------------------------------------------------------------------------------
 
     def scale(self, index: int) -> relax.Expr:
-        """A scale input as float32: a scalar (shapes () and (1,) are the same) or a vector; constant or computed."""
-        scale = self._qparam(index, "float32")
+        """A scale input as float32: a scalar (shapes () and (1,) are the same) or a vector; constant or computed.
+        Raises ModelFormatError where it is not finite."""
+        scale = self.any_scale(index)
         known = constant_value(scale)
         if known is not None and not np.isfinite(known).all():
             raise self.malformed(
@@ -130,6 +131,10 @@ class Node(Conversion):
                 "leave what reads it in float"
             )
         return scale
+
+    def any_scale(self, index: int) -> relax.Expr:
+        """As `scale`, which may be anything."""
+        return self._qparam(index, "float32")
 
     def zero_point(self, index: int) -> relax.Expr:
         """A zero point input as int32, scalar or vector; 0 when it is absent."""

@@ -41,11 +41,11 @@ def quantize_linear(node: Node) -> relax.Expr:
     if onnx_dtype in FLOAT8.values():
         check_zero_point(node)
         return rounded_to_float8(node, _quotient(node, data, half), onnx_dtype)
-    scale, zero_point = node.scale(1), node.zero_point(2)
-    if half or _blocked(node):
+    if half or _blocked(node) or _unbounded(node):
         quantized = _quantize_by_division(node, data, onnx_dtype, half)
     else:
-        quantized = qnn.quantize(data, scale, zero_point, axis=_axis(node), out_dtype=_held_as(onnx_dtype))
+        parameters = node.scale(1), node.zero_point(2)
+        quantized = qnn.quantize(data, *parameters, axis=_axis(node), out_dtype=_held_as(onnx_dtype))
     if onnx_dtype in NARROW_RANGES:
         node.assembly.narrow_dtypes[node.outputs[0]] = onnx_dtype
         return relax.op.clip(node.emit(quantized), *NARROW_RANGES[onnx_dtype])
@@ -68,8 +68,12 @@ def dequantize_linear(node: Node) -> relax.Expr:
         return _as(node, real, out_dtype)
     if _blocked(node):
         real = _packed_matrix(node)
-        real = _dequantize_blocked(node) if real is None else real
+        if real is None:
+            node.note("its weights have a scale per block: they are dequantized at import and multiplied in float")
+            real = _dequantize_by_product(node)
         return _as(node, real, out_dtype)
+    if _unbounded(node):
+        return _as(node, _dequantize_by_product(node), out_dtype)
     direct = out_dtype if out_dtype != "bfloat16" else "float32"
     real = qnn.dequantize(*_with_positive_scales(node), axis=_axis(node), out_dtype=direct)
     return real if direct == out_dtype else _as(node, real, out_dtype)
@@ -133,6 +137,18 @@ def _axis(node: Node) -> int:
     return axis % ndim
 
 
+def _unbounded(node: Node) -> bool:
+    """Whether a constant scale is infinite, as where a quantizer has seen a mask of −inf; then says so."""
+    scale = constant_value(node.any_scale(1))
+    if scale is None or not np.isposinf(scale).any() or np.isnan(scale).any():
+        return False
+    node.note(
+        "its scale is infinite, as the quantizer saw values without bounds, such as a mask of −inf: all that is left of "
+        "them are infinities and NaN; use a large negative number there, or leave what reads it in float"
+    )
+    return True
+
+
 # ---- blocks ------------------------------------------------------------------------------------------------------
 
 
@@ -184,13 +200,12 @@ def _check_blocks(node: Node, blocks: tuple[int, ...]) -> None:
         )
 
 
-def _dequantize_blocked(node: Node) -> relax.Expr:
+def _dequantize_by_product(node: Node) -> relax.Expr:
     shifted = node.emit(relax.op.astype(node.input(0), "int32"))
     if node.has_input(2):
-        shifted = node.emit(relax.op.subtract(shifted, _expanded(node, node.zero_point(2))))
-    node.note("its weights have a scale per block: they are dequantized at import and multiplied in float")
+        shifted = node.emit(relax.op.subtract(shifted, _along_axis(node, node.zero_point(2))))
     real = node.emit(relax.op.astype(shifted, "float32"))
-    return node.emit(relax.op.multiply(real, _expanded(node, node.scale(1))))
+    return node.emit(relax.op.multiply(real, _along_axis(node, node.any_scale(1))))
 
 
 def _along_axis(node: Node, expr: relax.Expr) -> relax.Expr:
@@ -204,7 +219,7 @@ def _along_axis(node: Node, expr: relax.Expr) -> relax.Expr:
 
 def _quotient(node: Node, data: relax.Expr, half: bool) -> relax.Expr:
     """data / scale as float32, of float16 if asked for."""
-    scale = _along_axis(node, node.scale(1))
+    scale = _along_axis(node, node.any_scale(1))
     if half:
         data, scale = (node.emit(relax.op.astype(value, "float16")) for value in (data, scale))
     return node.emit(relax.op.astype(node.emit(relax.op.divide(data, scale)), "float32"))
