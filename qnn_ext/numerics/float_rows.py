@@ -85,6 +85,18 @@ def welford_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:
     return (x - mean[..., None]) / deviation[..., None] * gamma + beta
 
 
+def rms_norm(x: Array, gamma: Array, epsilon: float, in_order: bool) -> Array:
+    """x / √(mean of x² + ε) · γ for float32 rows, as `op.rms_norm` says."""
+    count, small = np.float32(x.shape[-1]), np.float32(epsilon)
+    if not in_order:
+        return x * (np.float32(1) / np.sqrt(row_squares(x) / count + small)) * gamma
+    total = np.zeros((*x.shape[:-1], 1), np.float32)
+    for index in range(x.shape[-1]):
+        element = x[..., index : index + 1]
+        total = total + element * element
+    return x / np.sqrt(total / count + small) * gamma
+
+
 PACKET = 4  # floats of a vector of 16 bytes
 
 

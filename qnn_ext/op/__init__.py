@@ -16,7 +16,7 @@ from .dense import contrib_dense_pack, dense
 from .elementwise import add, mul, subtract
 from .float8 import float8
 from .float_function import float_function
-from .float_norms import lane_norm, welford_norm
+from .float_norms import lane_norm, rms_norm, welford_norm
 from .fma import fma
 from .group_norm import group_norm, instance_norm
 from .lane_sum import lane_sum
@@ -117,6 +117,7 @@ __all__ = [
     "quantize",
     "requantize",
     "resize_bilinear",
+    "rms_norm",
     "row_sum",
     "rsqrt",
     "sigmoid",

@@ -2,6 +2,7 @@
 
     layer_norm(a + b) of three dimensions, if nothing else reads the sum     →  qnn.welford_norm
     layer_norm of rows of two to seven elements                              →  the same
+    rms_norm                                                                 →  qnn.rms_norm
     sum and mean over the last axes, global average pooling                  →  qnn.lane_sum
     instance_norm                                                            →  qnn.lane_norm
 
@@ -31,13 +32,14 @@ from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_o
 
 MARKS = "marks"
 _BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by side
-_ROWS = ("nn.layer_norm", "nn.instance_norm", "sum", "mean")
-_SHORT_ROW = 8
+_ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "sum", "mean")
+_SHORT_ROW, _SHORT_ROW_OF_SQUARES = 8, 16
+_QUANTIZING = ("qnn.quantize", "qnn.blockwise_dense_int8")
 _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
 
 def with_marks(mod: IRModule, names: Sequence[str]) -> IRModule:
-    """`mod` that knows which variables are global averages and normalized sums, which their operators do not tell."""
+    """`mod` that knows which variables are global averages and norms of sums, which their operators do not tell."""
     return with_main(mod, mod["main"].with_attr(MARKS, list(names))) if names else mod
 
 
@@ -47,8 +49,8 @@ def without_marks(mod: IRModule) -> IRModule:
 
 
 def quantizes(mod: IRModule) -> bool:
-    """Whether anything is quantized, in the bodies of loops too."""
-    return any(op_name(binding.value) == "qnn.quantize" for binding, _ in every_binding(mod))
+    """Whether anything is quantized, in the bodies of loops too, be it inside of a product."""
+    return any(op_name(binding.value) in _QUANTIZING for binding, _ in every_binding(mod))
 
 
 def onnxruntime_rows(mod: IRModule) -> IRModule:
@@ -71,6 +73,8 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
         if op_name(expr) == "nn.layer_norm":
             of_sum = _adds_rows(source) and len(readers[data_of(binding.value)]) == 1
             return _normalized(expr, of_sum or binding.var.name in marked)
+        if op_name(expr) == "nn.rms_norm":
+            return _by_squares(expr, binding.var.name in marked)
         if op_name(expr) == "nn.instance_norm":
             return _instances(expr, emit)
         if op_name(expr) not in _ROWS:
@@ -120,6 +124,16 @@ def _normalized(call: relax.Call, of_sum: bool) -> relax.Call | None:
     if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1] or shape[-1] < 2:
         return None
     return qnn.welford_norm(data, gamma, beta, float(call.attrs.epsilon)) if of_sum or shape[-1] < _SHORT_ROW else None
+
+
+def _by_squares(call: relax.Call, of_sum: bool) -> relax.Call | None:
+    data, gamma = call.args
+    shape = static_shape(data)
+    if shape is None or {str(one.ty.dtype) for one in call.args} != {"float32"} or shape[-1] == 0:
+        return None
+    if [int(axis) % len(shape) for axis in call.attrs.axes] != [len(shape) - 1]:
+        return None
+    return qnn.rms_norm(data, gamma, float(call.attrs.epsilon), of_sum or shape[-1] < _SHORT_ROW_OF_SQUARES)
 
 
 def _instances(call: relax.Call, emit: Emit) -> relax.Expr | None:

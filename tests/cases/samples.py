@@ -189,6 +189,10 @@ SAMPLES = {
         lambda x, gamma, beta: op.lane_norm(x, gamma, beta, 1e-5),
     ),
     "lane_sum": ([("data", (3, 2, 23), "float32")], lambda x: op.lane_sum(x)),
+    "rms_norm": (
+        [("data", (3, 7, 20), "float32"), ("gamma", (20,), "float32")],
+        lambda x, gamma: op.rms_norm(x, gamma, 1e-5),
+    ),
     "welford_norm": (
         [("data", (3, 7, 10), "float32"), ("gamma", (10,), "float32"), ("beta", (10,), "float32")],
         lambda x, gamma, beta: op.welford_norm(x, gamma, beta, 1e-5),

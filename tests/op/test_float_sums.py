@@ -1,4 +1,4 @@
-"""qnn.lane_sum, qnn.lane_norm and qnn.welford_norm: against float64, and their type rules."""
+"""qnn.lane_sum, qnn.lane_norm, qnn.rms_norm and qnn.welford_norm: against float64, and their type rules."""
 
 import numpy as np
 import pytest
@@ -32,6 +32,23 @@ def test_norm(rng):
     np.testing.assert_allclose(evaluate(op.welford_norm(data, gamma, beta, 1e-5)), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("length", [1, 7, 20, 64])
+def test_norm_by_squares(rng, length, in_order):
+    data, gamma = rng.standard_normal((5, length)).astype(np.float32), rng.standard_normal(length).astype(np.float32)
+    wide = data.astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * gamma
+    np.testing.assert_allclose(evaluate(op.rms_norm(data, gamma, 1e-5, in_order)), expected, rtol=1e-6)
+
+
+def test_the_order_of_squares():
+    """Ones are lost beside 2²⁴ where they are added one by one, and not in lanes of their own."""
+    data, gamma = np.ones((1, 16), np.float32), np.ones(16, np.float32)
+    data[0, 0] = 2.0**12
+    means = {in_order: 1 / evaluate(op.rms_norm(data, gamma, 0.0, in_order))[0, 1] ** 2 for in_order in (False, True)}
+    np.testing.assert_allclose([means[True] * 16 - 2.0**24, means[False] * 16 - 2.0**24], [0, 14], atol=4)
+
+
 @pytest.mark.parametrize("length", [1, 7, 8, 50])
 def test_norm_of_channels(rng, length):
     data = (rng.standard_normal((2, 3, length)) + 2).astype(np.float32)
@@ -48,13 +65,17 @@ def test_types():
         op.lane_sum(var("x", (), "float32"))
     with pytest.raises(ShapeError, match="at least two elements"):
         op.welford_norm(var("x", (2, 1), "float32"), row, row)
-    with pytest.raises(ShapeError, match="gamma and beta"):
+    with pytest.raises(ShapeError, match="gamma must have shape"):
         op.welford_norm(var("x", (2, 4), "float32"), row, row)
     with pytest.raises(ShapeError, match="epsilon"):
         op.welford_norm(var("x", (2, 3), "float32"), row, row, -1.0)
+    with pytest.raises(ShapeError, match="last axis to normalize"):
+        op.rms_norm(var("x", (), "float32"), row)
+    with pytest.raises(ShapeError, match="gamma must have shape"):
+        op.rms_norm(var("x", (2, 4), "float32"), row)
     with pytest.raises(ShapeError, match="N, C, L"):
         op.lane_norm(var("x", (2, 3), "float32"), row, row)
-    with pytest.raises(ShapeError, match="gamma and beta"):
+    with pytest.raises(ShapeError, match="gamma must have shape"):
         op.lane_norm(var("x", (2, 4, 5), "float32"), row, row)
     with pytest.raises(ShapeError, match="epsilon"):
         op.lane_norm(var("x", (2, 3, 5), "float32"), row, row, -1.0)

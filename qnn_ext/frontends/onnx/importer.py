@@ -55,7 +55,7 @@ from .shapes import InputShapes, fixing_hint
 from .tensors import FLOAT8, HELD_AS, KEEP_TYPES
 
 _MOST_NESTED = 32  # graphs within graphs
-_IN_FLOAT = ("nn.layer_norm", "nn.instance_norm")  # of quantized tensors, by ONNX Runtime
+_IN_FLOAT = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm")  # of quantized tensors, by ONNX Runtime
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 

@@ -196,6 +196,31 @@ def _moments(ins: list[Any], outs: list[Any], length: int, rows: int) -> Any:
     return builder.get()
 
 
+def rms_norm(x: te.Tensor, gamma: te.Tensor, epsilon: float, in_order: bool) -> te.Tensor:
+    """x / √(mean of x² + ε) · γ, as `numerics.float_rows.rms_norm`."""
+    shape = [int(size) for size in x.shape]
+    const = elementary.TIR.const
+    if in_order:
+        k = te.reduce_axis((0, shape[-1]), "k")
+        squares = te.compute(
+            shape[:-1], lambda *i: te.sum(tir.fence(x(*i, k) * x(*i, k)), axis=k), name="row_squares", attrs={KEEP: True}
+        )
+    else:
+        squares = _Rows(shape).squares(lambda *i: x(*i), "row_squares")
+
+    def root(*i: Expr) -> Expr:
+        deviation = tirx.sqrt(squares(*i) / const(shape[-1]) + const(epsilon))
+        return deviation if in_order else const(1.0) / deviation
+
+    roots = te.compute(shape[:-1], root, name="row_root", attrs={KEEP: True})
+
+    def element(*i: Expr) -> Expr:
+        unit = x(*i) / roots(*i[:-1]) if in_order else x(*i) * roots(*i[:-1])
+        return unit * gamma(i[-1])
+
+    return te.compute(shape, element, name="rms_norm")
+
+
 def lane_sum(x: te.Tensor, packets: int, aligned: bool, name: str = "lane_sum") -> te.Tensor:
     """Σ over the last axis, in the order of `numerics.float_rows.lane_sum`."""
     shape = [int(size) for size in x.shape]
@@ -323,6 +348,13 @@ def _welford_norm(
     constants: Constants, shape: tuple[int, ...], data: Operand, gamma: Operand, beta: Operand, *, epsilon: float
 ) -> te.Tensor:
     return welford_norm(data.tensor, _tensor(constants, gamma), _tensor(constants, beta), epsilon)
+
+
+@stages("qnn.rms_norm")
+def _rms_norm(
+    constants: Constants, shape: tuple[int, ...], data: Operand, gamma: Operand, *, epsilon: float, in_order: bool
+) -> te.Tensor:
+    return rms_norm(data.tensor, _tensor(constants, gamma), epsilon, in_order)
 
 
 @stages("qnn.lane_sum")

@@ -198,10 +198,10 @@ def test_functions_of_quantized_tensors_are_tables(rng):
     assert "qnn.table" in module.ir.script() and "float_function" not in module.ir.script()
 
 
-def check_quantized(nodes, constants, x, outputs=("y",), interpreted=True):
+def check_quantized(nodes, constants, x, outputs=("y",), **options):
     """The same with the first output quantized: only such models have ONNX Runtime's sums."""
     quantized = node("DynamicQuantizeLinear", [outputs[0]], [QUANTIZED, "s", "z"])
-    check([*nodes, quantized], constants, x, outputs=(*outputs, QUANTIZED), interpreted=interpreted)
+    check([*nodes, quantized], constants, x, outputs=(*outputs, QUANTIZED), **options)
 
 
 @pytest.mark.parametrize("columns", [5, 16, 17, 33, 64, 65, 130])
@@ -313,3 +313,37 @@ def test_layer_normalization_of_a_sum_with_another_reader(rng):
 @pytest.mark.parametrize("length", [2, 3, 7])
 def test_layer_normalization_of_short_rows(rng, length):
     check_quantized([node("Abs", ["x"], ["v"]), NORM], parameters(rng, length), numbers(rng, 2, 9, length))
+
+
+@pytest.mark.parametrize("name, opset", [("RMSNormalization", 23), ("SimplifiedLayerNormalization", 21)])
+@pytest.mark.parametrize("length", [2, 8, 15, 16, 33, 96])
+def test_rms_normalization(rng, length, name, opset):
+    norm = node(name, ["x", "gamma"], ["y"], epsilon=1e-5)
+    check_quantized([norm], {"gamma": numbers(rng, length)}, numbers(rng, 2, 9, length), opset=opset)
+
+
+@pytest.mark.parametrize("length", [2, 33, 96])
+def test_rms_normalization_of_a_sum(rng, length):
+    x = {"a": numbers(rng, 2, 9, length), "b": numbers(rng, 2, 9, length)}
+    parts = {"gamma": numbers(rng, length), "c": numbers(rng, length)}
+    names = ["a", "b", "gamma", "c"], ["y", "", "", "v"]
+    skip = node("SkipSimplifiedLayerNormalization", *names, domain="com.microsoft", epsilon=1e-5)
+    check_quantized([skip], parts, x, outputs=("y", "v"))
+
+
+@pytest.mark.parametrize("source", ["Abs", "DequantizeLinear"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_rms_normalization_written_out(rng, order, source):
+    """As T5 has it. ONNX Runtime gives each reader of a DequantizeLinear a copy, and finds no norm of it."""
+    pair = [node("QuantizeLinear", ["x", "fine", "middle"], ["b"]), node(source, ["b", "fine", "middle"], ["v"])]
+    nodes = [
+        *([node("Abs", ["x"], ["v"])] if source == "Abs" else pair),
+        node("Pow", ["v", "two"], ["p"]),
+        node("ReduceMean", ["p"], ["m"], axes=[-1]),
+        node("Add", ["m", "small"], ["a"]),
+        node("Sqrt", ["a"], ["d"]),
+        node("Div", ["v", "d"], ["u"]),
+        node("Mul", ["u", "gamma"][::order], ["y"]),
+    ]
+    parts = {"two": F32(2), "small": F32(1e-6), "gamma": numbers(rng, 96), "fine": F32(0.05), "middle": np.uint8(128)}
+    check_quantized(nodes, parts, numbers(rng, 2, 9, 96), opset=13)

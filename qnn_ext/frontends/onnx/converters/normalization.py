@@ -122,6 +122,8 @@ def rms_normalization(node: Node) -> relax.Expr:
     if not dtype.startswith(("float", "bfloat")):
         raise node.unsupported(f"data of {dtype}; only floats are supported")
     axes = list(range(normalize_axis(node.attribute("axis", -1), len(shape)), len(shape)))
+    if dtype == "float32" and axes == [len(shape) - 1] and node.shape(1) == shape[-1:]:
+        return relax.op.nn.rms_norm(node.input(0), node.input(1), axes, node.attribute("epsilon", 1e-5))
     data = node.emit(relax.op.astype(node.input(0), "float32")) if dtype != "float32" else node.input(0)
     power = node.emit(relax.op.mean(node.emit(relax.op.multiply(data, data)), axes, keepdims=True))
     total = node.emit(relax.op.add(power, constant(np.float32(node.attribute("epsilon", 1e-5)))))

@@ -11,7 +11,7 @@ from ....limits import check_rank
 from ....op.base import constant, normalize_axis
 from ..fallback import convert_with_tvm
 from ..fusions.gelu import gelu_argument
-from ..fusions.layer_normalization import layer_normalization
+from ..fusions.layer_normalization import layer_normalization, rms_normalization
 from ..fusions.scaled_product import rescaled_matmul
 from ..node import Node
 from ..registry import converter
@@ -63,6 +63,8 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
     if node.op_type == "Div" and "int" in node.dtype(0):
         return convert_with_tvm(node)
     if node.op_type == "Add" and (normalized := layer_normalization(node)) is not None:
+        return normalized
+    if node.op_type == "Mul" and (normalized := rms_normalization(node)) is not None:
         return normalized
     if node.op_type in ("Mul", "Div") and (product := rescaled_matmul(node)) is not None:
         return product

@@ -117,7 +117,7 @@ def skip_simplified_layer_normalization(node: Node) -> list[relax.Expr]:
     """x / √(mean(x²) + epsilon) · gamma of x = input + skip + bias; the fourth output is x."""
     total = _skipped(node, 3)
     normed = relax.op.nn.rms_norm(total, node.input(2), axes=[-1], epsilon=node.attribute("epsilon", 1e-12))
-    return _outputs(node, node.emit(normed), total)
+    return _outputs(node, node.assembly.emit_marked(normed, node.outputs[0]), total)
 
 
 # ---- activations -------------------------------------------------------------------------------------------------

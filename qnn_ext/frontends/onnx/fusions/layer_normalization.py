@@ -1,4 +1,4 @@
-"""Layer normalizations that are written out, as before operator set 17."""
+"""Layer normalizations that are written out, as before operator set 17, also those by root mean squares."""
 
 from __future__ import annotations
 
@@ -39,6 +39,30 @@ def layer_normalization(node: Node) -> relax.Expr | None:
     if len(parameters) != 2 or small is None or small.size != 1 or not _is_mean(chain, variance, len(shape)):
         return None
     return relax.op.nn.layer_norm(data, *parameters, axes=[-1], epsilon=float(small.item()))
+
+
+def rms_normalization(node: Node) -> relax.Expr | None:
+    """x / √(mean of x² + ε) · γ over the last axis, if that is what a Mul by γ ends; None otherwise.
+
+    ONNX Runtime finds none of a DequantizeLinear, as it gives the square and the quotient a copy of that each.
+    """
+    chain = Chain(node)
+    unit, gamma = chain.with_constant(node.operator, "Div")
+    root = unit and chain.only(unit.inputs[1], "Sqrt")
+    shifted = root and chain.only(root.inputs[0], "Add")
+    if not unit or not shifted:
+        return None
+    mean, epsilon = chain.with_constant(shifted, "ReduceMean")
+    power = mean and chain.only(mean.inputs[0], "Pow")
+    if not mean or not power or power.inputs[0] != unit.inputs[0] or chain.number(power.inputs[1]) != 2:
+        return None
+    data, small = node.assembly.value(unit.inputs[0]), None if epsilon is None else constant_value(epsilon)
+    if gamma is None or small is None or small.size != 1 or chain.before(unit.inputs[0], "DequantizeLinear"):
+        return None
+    shape = shape_of(data)
+    if shape_of(gamma) != shape[-1:] or not _is_mean(chain, mean, len(shape)):
+        return None
+    return relax.op.nn.rms_norm(data, gamma, axes=[-1], epsilon=float(small.item()))
 
 
 def _is_mean(chain: Chain, operator: Operator, rank: int) -> bool:
