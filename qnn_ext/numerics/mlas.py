@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from . import eigen
 from .elementary import Arithmetic, Value, guarded_exp
 
 _LOG2_E = 1.4426950408889634
@@ -123,8 +124,8 @@ def gelu_tanh(x: Value, on: Arithmetic) -> Value:
     return on.shared(x, product)
 
 
-FUNCTIONS = {one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh)}
-"""Those of one number, by name."""
+FUNCTIONS = {one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh, eigen.sin, eigen.cos)}
+"""Those of one number, by name, with those that ONNX Runtime leaves to Eigen."""
 
 
 _PRODUCTS = 256  # of a block where the second matrix is constant, and stored in MLAS's order

@@ -50,6 +50,20 @@ def test_exp(rng):
     check([node("Exp", ["x"], ["y"])], {}, np.linspace(-87, 88, 4000, dtype=F32))
 
 
+@pytest.mark.parametrize("operator", ["Sin", "Cos"])
+def test_periodic_functions(rng, operator):
+    check([node(operator, ["x"], ["y"])], {}, np.concatenate([numbers(rng, 2000) * 4, numbers(rng, 2000) * 3000]))
+
+
+@pytest.mark.parametrize("operator", ["Sin", "Cos"])
+def test_periodic_functions_of_large_numbers(operator):
+    x = np.float32([3e4, -1e6, 3e38, np.inf, -np.inf, np.nan, -0.0, 0.0])
+    proto = model([node(operator, ["x"], ["y"])], [value("x", (8,), F32)], [value("y", None, F32)], {}, 20)
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    for found in (interpret(proto, {"x": x})[0], *qnn_ext.build(qnn_ext.from_onnx(proto)).run({"x": x}).values()):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_hard_sigmoid_with_a_slope(rng):
     check([node("HardSigmoid", ["x"], ["y"], alpha=1 / 6, beta=0.25)], {}, numbers(rng, 4000) * 4)
 

@@ -10,6 +10,7 @@ from tvm import relax
 from ....limits import check_rank
 from ....op.base import constant, normalize_axis
 from ..fallback import convert_with_tvm
+from ....numerics.eigen import LARGEST
 from ..fusions.gelu import gelu_argument
 from ..fusions.layer_normalization import layer_normalization, rms_normalization
 from ..fusions.scaled_product import rescaled_matmul
@@ -55,6 +56,17 @@ _EXTREMES: dict[str, Callable[[relax.Expr, relax.Expr], relax.Expr]] = {
 def unary(node: Node) -> relax.Expr:
     """A function of one tensor."""
     return _UNARY[node.op_type](node.input(0))
+
+
+@converter("Cos", "Sin")
+def periodic(node: Node) -> relax.Expr:
+    """Cosine or sine; of large numbers as the target computes it."""
+    x, name = node.input(0), node.op_type.lower()
+    small, plain = node.emit(float_function(name)(x)), getattr(relax.op, name)
+    if node.dtype(0) != "float32":
+        return small
+    is_small = node.emit(relax.op.less(node.emit(relax.op.abs(x)), constant(np.float32(LARGEST[name]))))
+    return relax.op.where(is_small, small, node.emit(plain(x)))
 
 
 @converter(*_BINARY)
