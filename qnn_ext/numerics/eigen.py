@@ -1,14 +1,16 @@
-"""Sine and cosine of float32 as Eigen computes them with vectors of 16 bytes, and so ONNX Runtime: without fused
-multiply-adds, for |x| below `LARGEST`.
+"""Functions of float32 as Eigen computes them with vectors of 16 bytes, and so ONNX Runtime where it has no kernel of its
+own: without fused multiply-adds. Sine and cosine are those of numbers below `LARGEST`.
 
-As those of `elementary`, they are written over an `Arithmetic`. The absolute error is below 2⁻²³.
+As those of `elementary`, they are written over an `Arithmetic`. Only where an exponential is less than the smallest
+normal number, it is 0 here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from .elementary import Arithmetic, Value
+from .elementary import Arithmetic, Value, guarded_exp
 
 LARGEST = {"sin": 25966.0, "cos": 18838.0}
 _TWO_OVER_PI = 0.636619746685028076171875
@@ -72,3 +74,96 @@ def _polynomial(on: Arithmetic, x: Value, coefficients: Sequence[float]) -> Valu
     for coefficient in coefficients[-2::-1]:
         result = _plus(on, result, x, on.const(coefficient))
     return result
+
+
+# ---- exponentials and logarithms ---------------------------------------------------------------------------------
+
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
+# e^r = 1 + r + r²·(E(r²) + r·O(r²)) for |r| ≤ ln(2) / 2
+_EXP_EVEN = (0.49999988079071044921875, 4.166965186595916748046875e-2, 1.37449637986719608306884765625e-3)
+_EXP_ODD = (0.16666518151760101318359375, 8.36894474923610687255859375e-3)
+# ln(1 + r) = r·P(r) / Q(r) for √½ ≤ 1 + r < √2
+_LOG_NUMERATOR = (1.0000000190281136, 1.0000000190281063, 0.18256296349849254)
+_LOG_DENOMINATOR = (1.0, 1.4999999999999927, 0.59923249590823520, 0.049616247954120038)
+_SMALLEST_NORMAL = 2.0**-126
+_RAISED = 24  # the exponent by which smaller numbers are raised
+
+
+def _exp_of_normal(x: Value, on: Arithmetic) -> Value:
+    """e^x, for x where that is a normal number."""
+
+    def scaled(n: Value) -> Value:
+        rest = _plus(on, n, on.const(-_LN2_LOW), _plus(on, n, on.const(-_LN2_HIGH), x))
+        return on.scale(on.shared(rest, lambda r: on.shared(on.fence(r * r), lambda square: near_one(r, square))), n)
+
+    def near_one(r: Value, square: Value) -> Value:
+        inner = _plus(on, r, _polynomial(on, square, _EXP_ODD), _polynomial(on, square, _EXP_EVEN))
+        return _plus(on, square, inner, r + on.const(1.0))
+
+    steps = _plus(on, x, on.const(1 / math.log(2.0)), on.const(0.5))
+    return on.shared(_floor(steps, on), scaled)
+
+
+def _floor(x: Value, on: Arithmetic) -> Value:
+    def lowered(x: Value) -> Value:
+        return on.shared(on.rint(x), lambda near: on.select(x, near, near - on.const(1.0), near))
+
+    return on.shared(x, lowered)
+
+
+def vector_exp(x: Value, on: Arithmetic) -> Value:
+    """e^x; 0 if it is less than the smallest normal number, 2⁻¹²⁶; NaN for NaN."""
+    return guarded_exp(x, on, _exp_of_normal)
+
+
+def log(x: Value, on: Arithmetic) -> Value:
+    """The natural logarithm of x."""
+
+    def raised(x: Value) -> Value:
+        normal, zero = on.const(_SMALLEST_NORMAL), on.const(0.0)
+        times = on.select(x, normal, on.const(2.0**_RAISED), on.const(1.0))
+        lowered = on.select(x, normal, on.const(_RAISED), zero)
+        positive = on.shared(on.maximum(x * times, normal), lambda y: of_normal(y, lowered))
+        finite = on.select(zero, x, positive, on.select(x, zero, on.const(math.nan), on.const(-math.inf)))
+        return on.select(x, on.const(math.inf), finite, x)
+
+    def of_normal(x: Value, lowered: Value) -> Value:
+        return on.shared(on.exponent(x), lambda n: of_parts(on.scale(x, on.const(0.0) - n), n - lowered))
+
+    def of_parts(mantissa: Value, n: Value) -> Value:
+        half, one = on.const(0.5**0.5), on.const(1.0)
+
+        def joined(m: Value) -> Value:
+            rest = on.select(m, half, (m - one) + m, m - one)
+            exponent = on.select(m, half, n - one, n)
+            return _plus(on, exponent, on.const(math.log(2.0)), on.shared(rest, ratio))
+
+        return on.shared(mantissa, joined)
+
+    def ratio(r: Value) -> Value:
+        return on.fence(r * _polynomial(on, r, _LOG_NUMERATOR)) / _polynomial(on, r, _LOG_DENOMINATOR)
+
+    return on.shared(x, raised)
+
+
+def softplus(x: Value, on: Arithmetic) -> Value:
+    """ln(1 + e^x) = max(x, 0) + ln(1 + e^(−|x|))."""
+
+    def of_power(power: Value) -> Value:
+        return on.shared(power + on.const(1.0), lambda total: of_total(power, total))
+
+    def of_total(power: Value, total: Value) -> Value:
+        """ln(1 + p), by Kahan's correction of the logarithm of the rounded sum."""
+        corrected = power * (log(total, on) / (total - on.const(1.0)))
+        return on.select(on.const(1.0), total, corrected, power)
+
+    def whole(x: Value) -> Value:
+        return on.maximum(x, on.const(0.0)) + of_size(x)
+
+    def of_size(x: Value) -> Value:
+        return on.shared(vector_exp(on.const(0.0) - on.absolute(x), on), of_power)
+
+    return on.shared(x, whole)
+
+
+FUNCTIONS = (sin, cos, vector_exp, log, softplus)

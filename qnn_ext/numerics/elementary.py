@@ -30,6 +30,7 @@ class Arithmetic:
     shared:    (x, body) -> body(x), with x computed only once
     rint:      the nearest integer, midpoints to the even one
     scale:     (x, n) -> x·2ⁿ by adding the float n, an integer, to the exponent: both normal numbers
+    exponent:  of a positive normal number x = m·2ⁿ with ½ ≤ m < 1: n, a float
     select:    (a < b, x, y) -> x where a < b, else y
     sign_of:   (x, y) -> |x| with the sign of y
     """
@@ -40,6 +41,7 @@ class Arithmetic:
     shared: Callable[[Value, Callable[[Value], Value]], Value]
     rint: Callable[[Value], Value]
     scale: Callable[[Value, Value], Value]
+    exponent: Callable[[Value], Value]
     select: Callable[[Value, Value, Value, Value], Value]
     sign_of: Callable[[Value, Value], Value]
     minimum: Callable[[Value, Value], Value]
@@ -192,12 +194,17 @@ def gelu_tanh(x: Value, on: Arithmetic) -> Value:
 
 # ---- the two arithmetics -----------------------------------------------------------------------------------------
 
-_MANTISSA_BITS = 23
+_MANTISSA_BITS, _HALF_EXPONENT = 23, 126
 
 
 def _numpy_scale(x: np.ndarray, n: np.ndarray) -> np.ndarray:
     bits = np.asarray(x, np.float32).view(np.int32) + (np.asarray(n).astype(np.int32) << np.int32(_MANTISSA_BITS))
     return bits.view(np.float32)
+
+
+def _numpy_exponent(x: np.ndarray) -> np.ndarray:
+    bits = np.asarray(x, np.float32).view(np.int32) >> np.int32(_MANTISSA_BITS)
+    return (bits - np.int32(_HALF_EXPONENT)).astype(np.float32)
 
 
 NUMPY = Arithmetic(
@@ -207,6 +214,7 @@ NUMPY = Arithmetic(
     shared=lambda x, body: body(x),
     rint=np.rint,
     scale=_numpy_scale,
+    exponent=_numpy_exponent,
     select=lambda a, b, x, y: np.where(a < b, x, y),
     sign_of=np.copysign,
     minimum=np.minimum,
@@ -220,6 +228,11 @@ def _tir_scale(x: Value, n: Value) -> Value:
     return tirx.reinterpret("float32", bits)
 
 
+def _tir_exponent(x: Value) -> Value:
+    bits = tirx.reinterpret("int32", x) >> tirx.const(_MANTISSA_BITS, "int32")
+    return (bits - tirx.const(_HALF_EXPONENT, "int32")).astype("float32")
+
+
 def _tir_sign_of(x: Value, y: Value) -> Value:
     return tirx.call_llvm_pure_intrin("float32", "llvm.copysign", x, y)
 
@@ -231,6 +244,7 @@ TIR = Arithmetic(
     shared=tir.shared,
     rint=tirx.nearbyint,
     scale=_tir_scale,
+    exponent=_tir_exponent,
     select=lambda a, b, x, y: tirx.Select(a < b, x, y),
     sign_of=_tir_sign_of,
     minimum=tirx.min,

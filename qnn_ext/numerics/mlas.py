@@ -124,7 +124,7 @@ def gelu_tanh(x: Value, on: Arithmetic) -> Value:
     return on.shared(x, product)
 
 
-FUNCTIONS = {one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh, eigen.sin, eigen.cos)}
+FUNCTIONS = {one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh, *eigen.FUNCTIONS)}
 """Those of one number, by name, with those that ONNX Runtime leaves to Eigen."""
 
 

@@ -5,6 +5,7 @@
     rms_norm                                                                 →  qnn.rms_norm
     sum and mean over the last axes, global average pooling                  →  qnn.lane_sum
     instance_norm                                                            →  qnn.lane_norm
+    log, sin, cos, the latter of small numbers                               →  qnn.float_function
 
 What is quantized afterwards then has ONNX Runtime's bits, as a last bit may decide between two steps. Sums of absolute
 values, squares and exponentials stay: ReduceL1 and others of ONNX, which ONNX Runtime adds one by one, as it does in
@@ -21,6 +22,7 @@ import numpy as np
 from tvm import IRModule, relax
 
 from .. import op as qnn
+from ..numerics.eigen import LARGEST
 from ..op.arguments import data_of
 from ..op.base import constant, shape_of
 from ..op.compound import reshape
@@ -33,13 +35,15 @@ from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_o
 MARKS = "marks"
 _BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by side
 _ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "sum", "mean")
+_FUNCTIONS = ("log", "sin", "cos")
 _SHORT_ROW, _SHORT_ROW_OF_SQUARES = 8, 16
 _QUANTIZING = ("qnn.quantize", "qnn.blockwise_dense_int8")
 _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
 
 def with_marks(mod: IRModule, names: Sequence[str]) -> IRModule:
-    """`mod` that knows which variables are global averages and norms of sums, which their operators do not tell."""
+    """`mod` that knows which variables are global averages, norms of sums and functions of ONNX's own, which their
+    operators do not tell."""
     return with_main(mod, mod["main"].with_attr(MARKS, list(names))) if names else mod
 
 
@@ -70,6 +74,8 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         binding, source = next(known)
+        if op_name(expr) in _FUNCTIONS:
+            return _function(expr, emit) if binding.var.name in marked else None
         if op_name(expr) == "nn.layer_norm":
             of_sum = _adds_rows(source) and len(readers[data_of(binding.value)]) == 1
             return _normalized(expr, of_sum or binding.var.name in marked)
@@ -84,8 +90,19 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
             return None
         return _summed(expr, source, emit, aligned=not is_pool)
 
-    changed = rewrite(mod, rule) if any(op_name(value) in _ROWS for value in values.values()) else mod
+    changed = rewrite(mod, rule) if any(op_name(value) in (*_ROWS, *_FUNCTIONS) for value in values.values()) else mod
     return with_bodies(changed, onnxruntime_rows)
+
+
+def _function(call: relax.Call, emit: Emit) -> relax.Expr | None:
+    """The same by Eigen; sine and cosine of large numbers stay."""
+    data, name = data_of(call), op_name(call)
+    if str(data.ty.dtype) != "float32":
+        return None
+    if name not in LARGEST:
+        return qnn.float_function(data, name)
+    is_small = emit(relax.op.less(emit(relax.op.abs(data)), constant(np.float32(LARGEST[name]))))
+    return relax.op.where(is_small, emit(qnn.float_function(data, name)), emit(call))
 
 
 def _is_blocked(data: relax.Expr, values: Mapping[Any, relax.Expr]) -> bool:

@@ -10,6 +10,7 @@ from qnn_ext.numerics import elementary, mlas
 from .test_elementary import CPUS, FUNCTIONS, data, evaluate
 
 TRUE = FUNCTIONS | {"logistic": FUNCTIONS["sigmoid"], "sin": np.sin, "cos": np.cos}
+TRUE |= {"vector_exp": np.exp, "log": np.log, "softplus": lambda x: np.logaddexp(0, x)}
 ENDS = {"exp": (0, math.inf), "erf": (-1, 1), "tanh": (-1, 1), "logistic": (0, 1)}
 
 
@@ -32,7 +33,7 @@ def test_infinities_and_nan(name, ends):
 @pytest.mark.parametrize("name", mlas.FUNCTIONS)
 def test_close_to_the_function(rng, name):
     x = data(rng)
-    x = x[np.abs(x) < 80]
+    x = x[(np.abs(x) < 80) & ((x > 0) | (name != "log"))]
     actual = elementary.on_arrays(mlas.FUNCTIONS[name], x).astype(np.float64)
     expected = TRUE[name](x.astype(np.float64))
     # 1 + erf and 1 + tanh cancel on the negative side of the activations

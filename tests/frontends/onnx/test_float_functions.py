@@ -50,17 +50,33 @@ def test_exp(rng):
     check([node("Exp", ["x"], ["y"])], {}, np.linspace(-87, 88, 4000, dtype=F32))
 
 
+@pytest.mark.parametrize("operator", ["Celu", "Elu", "Selu", "Softplus", "Mish"])
+@pytest.mark.parametrize("alpha", [None, 0.7, -0.5])
+def test_activations_with_exponentials(rng, operator, alpha):
+    attributes = {} if alpha is None or operator in ("Softplus", "Mish") else {"alpha": alpha}
+    x = np.concatenate([numbers(rng, 2000) * 3, numbers(rng, 1996) * 20, np.float32([0, 1e30, -80, -1e-30])])
+    check([node(operator, ["x"], ["y"], **attributes)], {}, x)
+
+
+def test_logarithm(rng):
+    x = np.concatenate([np.abs(numbers(rng, 3000)), np.exp(numbers(rng, 1000) * 20), np.float32([1e-40, 1, 3e38])])
+    check_quantized([node("Log", ["x"], ["y"])], {}, x)
+
+
 @pytest.mark.parametrize("operator", ["Sin", "Cos"])
 def test_periodic_functions(rng, operator):
-    check([node(operator, ["x"], ["y"])], {}, np.concatenate([numbers(rng, 2000) * 4, numbers(rng, 2000) * 3000]))
+    x = np.concatenate([numbers(rng, 2000) * 4, numbers(rng, 2000) * 3000])
+    check_quantized([node(operator, ["x"], ["y"])], {}, x)
 
 
 @pytest.mark.parametrize("operator", ["Sin", "Cos"])
 def test_periodic_functions_of_large_numbers(operator):
     x = np.float32([3e4, -1e6, 3e38, np.inf, -np.inf, np.nan, -0.0, 0.0])
-    proto = model([node(operator, ["x"], ["y"])], [value("x", (8,), F32)], [value("y", None, F32)], {}, 20)
-    (expected,) = run_ort(proto, {"x": x}, optimized=True)
-    for found in (interpret(proto, {"x": x})[0], *qnn_ext.build(qnn_ext.from_onnx(proto)).run({"x": x}).values()):
+    nodes = [node(operator, ["x"], ["y"]), node("DynamicQuantizeLinear", ["x"], [QUANTIZED, "s", "z"])]
+    results = [value("y", None, F32), value(QUANTIZED, None, np.uint8)]
+    proto = model(nodes, [value("x", (8,), F32)], results, {}, 20)
+    expected = run_ort(proto, {"x": x}, optimized=True)[0]
+    for found in (interpret(proto, {"x": x})[0], qnn_ext.build(qnn_ext.from_onnx(proto)).run({"x": x})["y"]):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 

@@ -52,8 +52,8 @@ _FUNCTIONS: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "logistic": relax.op.sigmoid,
     "gelu": relax.op.nn.gelu,
     "gelu_tanh": relax.op.nn.gelu_tanh,
-    "sin": relax.op.sin,
-    "cos": relax.op.cos,
+    "vector_exp": relax.op.exp,
+    "softplus": relax.op.nn.softplus,
 }
 
 

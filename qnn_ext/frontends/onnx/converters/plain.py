@@ -10,7 +10,6 @@ from tvm import relax
 from ....limits import check_rank
 from ....op.base import constant, normalize_axis
 from ..fallback import convert_with_tvm
-from ....numerics.eigen import LARGEST
 from ..fusions.gelu import gelu_argument
 from ..fusions.layer_normalization import layer_normalization, rms_normalization
 from ..fusions.scaled_product import rescaled_matmul
@@ -24,7 +23,6 @@ _UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "Erf": float_function("erf"),
     "Exp": float_function("exp"),
     "Floor": relax.op.floor,
-    "Log": relax.op.log,
     "Neg": relax.op.negative,
     "Not": relax.op.logical_not,
     "Relu": relax.op.nn.relu,
@@ -58,15 +56,11 @@ def unary(node: Node) -> relax.Expr:
     return _UNARY[node.op_type](node.input(0))
 
 
-@converter("Cos", "Sin")
-def periodic(node: Node) -> relax.Expr:
-    """Cosine or sine; of large numbers as the target computes it."""
-    x, name = node.input(0), node.op_type.lower()
-    small, plain = node.emit(float_function(name)(x)), getattr(relax.op, name)
-    if node.dtype(0) != "float32":
-        return small
-    is_small = node.emit(relax.op.less(node.emit(relax.op.abs(x)), constant(np.float32(LARGEST[name]))))
-    return relax.op.where(is_small, small, node.emit(plain(x)))
+@converter("Cos", "Log", "Sin")
+def function_of_eigen(node: Node) -> relax.Expr:
+    """A function that has other bits in quantized models, see `passes.onnxruntime_rows`."""
+    function = {"Cos": relax.op.cos, "Log": relax.op.log, "Sin": relax.op.sin}[node.op_type]
+    return node.assembly.emit_marked(function(node.input(0)), node.outputs[0])
 
 
 @converter(*_BINARY)

@@ -105,13 +105,49 @@ def is_inf(node: Node) -> relax.Expr:
 
 @converter("Celu", since=12)
 def celu(node: Node) -> relax.Expr:
-    """max(0, x) + min(0, alpha · (exp(x / alpha) − 1))."""
+    """x where x > 0, alpha · (exp(x / alpha) − 1) elsewhere."""
     data, alpha = node.input(0), node.attribute("alpha", 1.0)
-    exponential = node.emit(relax.op.exp(node.emit(relax.op.divide(data, _like(node, alpha)))))
-    negative = node.emit(relax.op.subtract(exponential, _like(node, 1.0)))
-    negative = node.emit(relax.op.multiply(negative, _like(node, alpha)))
-    negative = node.emit(relax.op.minimum(negative, _like(node, 0.0)))
-    return relax.op.add(node.emit(relax.op.nn.relu(data)), negative)
+    return _exponential_unit(node, data, node.emit(relax.op.divide(data, _like(node, alpha))), alpha)
+
+
+@converter("Elu", since=6)
+def elu(node: Node) -> relax.Expr:
+    """x where x > 0, alpha · (exp(x) − 1) elsewhere."""
+    return _exponential_unit(node, node.input(0), node.input(0), node.attribute("alpha", 1.0))
+
+
+@converter("Selu", since=6)
+def selu(node: Node) -> relax.Expr:
+    """gamma · x where x > 0, gamma · alpha · (exp(x) − 1) elsewhere."""
+    alpha = np.float32(node.attribute("alpha", 1.67326319217681884765625))
+    gamma = np.float32(node.attribute("gamma", 1.05070102214813232421875))
+    scaled = node.emit(relax.op.multiply(node.input(0), _like(node, gamma)))
+    return _exponential_unit(node, scaled, node.input(0), float(gamma * alpha))
+
+
+def _exponential_unit(node: Node, above: relax.Expr, argument: relax.Expr, factor: float) -> relax.Expr:
+    """`above`, x times a factor, where x > 0, factor · (exp(argument) − 1) elsewhere."""
+    exponential = node.emit(float_function("vector_exp")(argument))
+    rest = node.emit(relax.op.subtract(exponential, _like(node, 1.0)))
+    scaled = node.emit(relax.op.multiply(_like(node, factor), rest))
+    if factor > 0 and (node.op_type != "Selu" or node.attribute("gamma", 1.0) > 0):  # without a condition, for tables
+        negative = node.emit(relax.op.minimum(scaled, _like(node, 0.0)))
+        return relax.op.add(node.emit(relax.op.nn.relu(above)), negative)
+    is_above = node.emit(relax.op.greater(node.input(0), _like(node, 0.0)))
+    return relax.op.where(is_above, above, scaled)
+
+
+@converter("Softplus", since=1)
+def softplus(node: Node) -> relax.Expr:
+    """ln(1 + exp(x))."""
+    return float_function("softplus")(node.input(0))
+
+
+@converter("Mish", since=18)
+def mish(node: Node) -> relax.Expr:
+    """x · tanh(ln(1 + exp(x)))."""
+    inner = node.emit(float_function("softplus")(node.input(0)))
+    return relax.op.multiply(node.input(0), node.emit(float_function("tanh")(inner)))
 
 
 @converter("PRelu")
