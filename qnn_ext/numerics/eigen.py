@@ -1,5 +1,5 @@
-"""Functions of float32 as Eigen computes them with vectors of 16 bytes, and so ONNX Runtime where it has no kernel of its
-own: without fused multiply-adds. Sine and cosine are those of numbers below `LARGEST`.
+"""Functions of float32 as Eigen computes them with vectors of 16 bytes, and so ONNX Runtime where it has no kernel of
+its own: without fused multiply-adds. Sine and cosine are those of numbers below `LARGEST`.
 
 As those of `elementary`, they are written over an `Arithmetic`. Only where an exponential is less than the smallest
 normal number, it is 0 here.

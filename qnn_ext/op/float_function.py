@@ -30,8 +30,8 @@ def float_function(data: relax.Expr, function: str) -> relax.Call:
     """A function of each value, by the polynomials of `numerics/mlas.py` and `eigen.py`, each step rounded to float32.
 
     data:     float32
-    function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), "gelu_tanh", "softplus",
-              "log", "vector_exp", e^x with vectors of Eigen, or "sin" or "cos", for |x| below `numerics.eigen.LARGEST`
+    function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), "gelu_tanh",
+              "softplus", "log", "vector_exp", e^x by Eigen, or "sin" or "cos", for |x| below `numerics.eigen.LARGEST`
 
     The absolute error of logistic is below 2⁻²³; that of relax.sigmoid is relative. Raises ShapeError. Source: ONNX
     Runtime's MLAS, on CPUs with fused multiply-add; Eigen.

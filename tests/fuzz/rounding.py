@@ -42,7 +42,10 @@ _APPROXIMATED = {
 }  # fmt: skip
 _FLUSHED = {"exp", "sigmoid", "nn.softmax"}  # whose approximations may return 0 instead of subnormal numbers
 _PACKED = "qnn.blockwise_dense"  # which says itself how far kernels may differ
-_EXACT = {f"qnn.{name}" for name in "dequantize fma float_function lane_norm lane_sum rms_norm welford_norm".split()}
+_EXACT = {
+    *("qnn.dequantize", "qnn.fma", "qnn.float_function"),
+    *("qnn.lane_norm", "qnn.lane_sum", "qnn.rms_norm", "qnn.welford_norm"),
+}
 _ULPS = 16  # by which two approximations of one function may differ
 _SIGNS = 6  # runs with errors of maximal size and random signs, besides one without errors and two with equal signs
 _STEPS = 8  # roundings of an interpolation: its position, its weights, and their products

@@ -202,9 +202,11 @@ def rms_norm(x: te.Tensor, gamma: te.Tensor, epsilon: float, in_order: bool) -> 
     const = elementary.TIR.const
     if in_order:
         k = te.reduce_axis((0, shape[-1]), "k")
-        squares = te.compute(
-            shape[:-1], lambda *i: te.sum(tir.fence(x(*i, k) * x(*i, k)), axis=k), name="row_squares", attrs={KEEP: True}
-        )
+
+        def square(*i: Expr) -> Expr:
+            return te.sum(tir.fence(x(*i, k) * x(*i, k)), axis=k)
+
+        squares = te.compute(shape[:-1], square, name="row_squares", attrs={KEEP: True})
     else:
         squares = _Rows(shape).squares(lambda *i: x(*i), "row_squares")
 

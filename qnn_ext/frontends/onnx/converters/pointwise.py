@@ -121,7 +121,7 @@ def selu(node: Node) -> relax.Expr:
     """gamma · x where x > 0, gamma · alpha · (exp(x) − 1) elsewhere."""
     alpha = np.float32(node.attribute("alpha", 1.67326319217681884765625))
     gamma = np.float32(node.attribute("gamma", 1.05070102214813232421875))
-    scaled = node.emit(relax.op.multiply(node.input(0), _like(node, gamma)))
+    scaled = node.emit(relax.op.multiply(node.input(0), _like(node, float(gamma))))
     return _exponential_unit(node, scaled, node.input(0), float(gamma * alpha))
 
 

@@ -143,8 +143,8 @@ def _unbounded(node: Node) -> bool:
     if scale is None or not np.isposinf(scale).any() or np.isnan(scale).any():
         return False
     node.note(
-        "its scale is infinite, as the quantizer saw values without bounds, such as a mask of −inf: all that is left of "
-        "them are infinities and NaN; use a large negative number there, or leave what reads it in float"
+        "its scale is infinite, as the quantizer saw values without bounds, such as a mask of −inf: of them only "
+        "infinities and NaN are left; use a large negative number there, or leave what reads it in float"
     )
     return True
 
