@@ -32,7 +32,7 @@ def cos(x: Value, on: Arithmetic) -> Value:
 
 
 def _by_quarter(size: Value, first: float, on: Arithmetic, largest: float) -> Value:
-    """sin(size + first · π/2), from size = r + n · π/2 with |r| ≤ π/4: ± sin(r) where n + first is even, else ± cos(r)."""
+    """sin(size + first · π/2), from size = r + n · π/2 with |r| ≤ π/4: ± sin(r) for even n + first, else ± cos(r)."""
 
     def of_quarter(x: Value, n: Value) -> Value:
         for part in _HALF_PI:
