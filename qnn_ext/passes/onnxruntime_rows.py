@@ -42,8 +42,8 @@ _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
 
 def with_marks(mod: IRModule, names: Sequence[str]) -> IRModule:
-    """`mod` that knows which variables are global averages, norms of sums and functions of ONNX's own, which their
-    operators do not tell."""
+    """`mod` that knows which variables are global averages, norms of sums, and sums and functions of ONNX's own, which
+    their operators do not tell."""
     return with_main(mod, mod["main"].with_attr(MARKS, list(names))) if names else mod
 
 
@@ -85,10 +85,12 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
             return _instances(expr, emit)
         if op_name(expr) not in _ROWS:
             return None
-        is_pool = binding.var.name in marked
-        if is_pool and _is_blocked(data_of(binding.value), values):
+        is_marked = binding.var.name in marked
+        if op_name(expr) == "sum":
+            return None if _is_of_function(source) and not is_marked else _summed(expr, emit, aligned=True)
+        if is_marked and _is_blocked(data_of(binding.value), values):
             return None
-        return _summed(expr, source, emit, aligned=not is_pool)
+        return _summed(expr, emit, aligned=not is_marked)
 
     changed = rewrite(mod, rule) if any(op_name(value) in (*_ROWS, *_FUNCTIONS) for value in values.values()) else mod
     return with_bodies(changed, onnxruntime_rows)
@@ -165,20 +167,23 @@ def _instances(call: relax.Call, emit: Emit) -> relax.Expr | None:
     return reshape(emit(qnn.lane_norm(rows, gamma, beta, float(attributes.epsilon))), shape, emit)
 
 
-def _summed(call: relax.Call, before: Any, emit: Emit, aligned: bool) -> relax.Expr | None:
+def _is_of_function(summand: Any) -> bool:
+    """Whether what is added up may be the function of another reduction."""
+    name = op_name(summand)
+    return name in _SUMMED or (name == "multiply" and summand.args[0].same_as(summand.args[1]))
+
+
+def _summed(call: relax.Call, emit: Emit, aligned: bool) -> relax.Expr | None:
     """The same over the last axes."""
     data = data_of(call)
     shape = static_shape(data)
     if shape is None or str(data.ty.dtype) != "float32" or 0 in shape:
-        return None
-    is_sum, squared = op_name(call) == "sum", op_name(before) == "multiply" and before.args[0].same_as(before.args[1])
-    if is_sum and (squared or op_name(before) in _SUMMED):
         return None
     axes = range(len(shape)) if call.attrs.axis is None else {int(axis) % len(shape) for axis in call.attrs.axis}
     count, kept = prod(shape[axis] for axis in axes), [axis for axis in range(len(shape)) if axis not in axes]
     if count < 2 or any(axis < last for last in kept[-1:] for axis in axes if shape[axis] > 1):
         return None
     total = emit(qnn.lane_sum(reshape(data, (*(shape[axis] for axis in kept), count), emit), aligned))
-    if not is_sum:
+    if op_name(call) == "mean":
         total = emit(relax.op.divide(total, constant(np.float32(count))))
     return reshape(total, shape_of(call), emit)

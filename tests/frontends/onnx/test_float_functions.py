@@ -284,6 +284,13 @@ def test_sums_over_axes(rng, shape, axes):
         check_quantized([node(operator, ["x", "axes"], ["y"])], {"axes": np.array(axes)}, numbers(rng, *shape))
 
 
+@pytest.mark.parametrize("operator, constants", [("Pow", {"two": F32(2)}), ("Abs", {}), ("Exp", {})])
+def test_functions_that_are_added_up(rng, operator, constants):
+    """Unlike those of one operator, ONNX Runtime adds these in lanes."""
+    nodes = [node(operator, ["x", *constants], ["t"]), node("ReduceSum", ["t", "axes"], ["y"])]
+    check_quantized(nodes, {"axes": np.array([-1]), **constants}, numbers(rng, 3, 7, 50))
+
+
 @pytest.mark.parametrize("operator", ["ReduceL1", "ReduceL2", "ReduceSumSquare"])
 def test_sums_of_functions(rng, operator):
     """ONNX Runtime adds these one by one."""

@@ -199,6 +199,13 @@ def swish(node: Node) -> relax.Expr:
     return relax.op.multiply(data, node.emit(float_function("logistic")(scaled)))
 
 
+@converter("ReduceSum", since=1)
+def reduce_sum(node: Node) -> relax.Expr:
+    """A sum, told from those of other reductions, which ONNX Runtime adds one by one."""
+    (total,) = convert_with_tvm(node)
+    return node.assembly.emit_marked(total, node.outputs[0])
+
+
 @converter("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare", since=18)
 def reduce_function(node: Node) -> relax.Expr | list[relax.Expr]:
     """A sum of a function of the elements, or only the function where there are no axes and `noop_with_empty_axes`."""
