@@ -86,7 +86,7 @@ WITHOUT = {
     "indices are checked by run_time.checked_indices, as in GATHER_ND": {
         *("SCATTER_ND", "EMBEDDING_LOOKUP", "aten::max_unpool2d", "aten.max_unpool2d.default"),
     },
-    "k is known at import and checked by run_time.check_count, as in TopK": {"aten::topk"},
+    "k is known at import and checked by run_time.check_count, as in TopK": {"aten::topk", "aten.topk.default"},
     "the bits to shift by are clipped": {"RIGHT_SHIFT"},
     "shifts by no fewer bits than there are give 0: tests/frontends/tflite/test_windows.py": {"STABLEHLO_SHIFT_LEFT"},
     "places outside are moved inside, or dropped, as StableHLO defines: tests/frontends/tflite/test_windows.py": {

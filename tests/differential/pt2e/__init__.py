@@ -51,7 +51,7 @@ aten.all.default aten.all.dim aten.all.dims aten.any.default aten.any.dim aten.a
 aten.celu.default aten.upsample_bilinear2d.vec aten.upsample_bicubic2d.vec
 aten._upsample_bicubic2d_aa.default aten._upsample_bilinear2d_aa.default aten.histc.default
 aten.pow.Scalar aten.pow.Tensor_Tensor aten.scatter_reduce.two
-aten.repeat_interleave.Tensor aten.unfold.default transformers.grouped_mm_fallback.default
+aten.repeat_interleave.Tensor aten.topk.default aten.unfold.default transformers.grouped_mm_fallback.default
 """
 FOURIER = "tests/frontends/pytorch/exported/test_operators.py compares it: complex numbers are never outputs"
 TO_COMPLEX_AND_BACK = "aten.imag.default aten.real.default aten.view_as_complex.default aten.view_as_real.default"

@@ -14,6 +14,10 @@ from . import elementwise, moves, products, recurrent, windows  # noqa: F401  (t
 from .builder import GENERATORS, make
 
 _SEGMENTS = ("SUM", "PROD", "MAX", "MIN")
+SIGNALS = """
+Delay Energy FftAutoScale FilterBank FilterBankLog FilterBankSpectralSubtraction FilterBankSquareRoot Framer Irfft
+OverlapAdd PCAN Rfft Stacker Window
+"""
 EXCLUDED = {
     "TFLite_Detection_PostProcess": "LiteRT does not sort equal scores stably; tests/conformance has cases for it",
     **dict.fromkeys(
@@ -22,6 +26,10 @@ EXCLUDED = {
     ),
     **dict.fromkeys(
         ("AudioSpectrogram", "Mfcc"), "custom operators; tests/frontends/tflite/test_audio.py compares them"
+    ),
+    **dict.fromkeys(
+        map("Signal{}".format, SIGNALS.split()),
+        "only TensorFlow Lite Micro has them; tests/frontends/tflite/test_signal.py compares its answers",
     ),
     "Convolution2DTransposeBias": "only XNNPACK has it; tests/frontends/tflite/test_transpose_conv.py compares it",
     **dict.fromkeys(

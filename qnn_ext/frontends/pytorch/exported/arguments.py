@@ -13,7 +13,7 @@ from tvm import relax
 
 from ....errors import ModelFormatError
 from ....op.base import shape_of
-from ...run_time import check_count, checked_divisor, checked_indices
+from ...run_time import checked_divisor, checked_indices
 
 _ALONG_AXIS = ("aten.gather.default", "aten.scatter.src", "aten.scatter.value")
 _BY_AXES = ("aten.index.Tensor", "aten.index_put.default", "aten.index_put_.default")
@@ -59,17 +59,9 @@ def _checks(importer: Any, values: MutableMapping[fx.Node, Any], node: fx.Node) 
     if name in _BY_AXES:
         pairs = zip(args[1], shape_of(values[args[0]]), strict=False)
         return {node: expr for index, size in pairs for node, expr in indices(index, size, negative=True).items()}
-    if name == "aten.topk.default":
-        _check_count(importer, values, args)
     if name in _REMAINDERS:
         return _divisor(importer, values, node)
     return {}
-
-
-def _check_count(importer: Any, values: MutableMapping[fx.Node, Any], args: Any) -> None:
-    shape = shape_of(values[args[0]])
-    length = shape[(args[2] if len(args) > 2 else -1) % len(shape)] if shape else 1
-    check_count(args[1], length, importer.label)
 
 
 def _divisor(importer: Any, values: MutableMapping[fx.Node, Any], node: fx.Node) -> dict[fx.Node, relax.Expr]:

@@ -13,7 +13,7 @@ from ..... import op as qnn
 from .....errors import UnsupportedOperatorError
 from .....limits import check_elements
 from .....op.base import constant, constant_value, shape_of
-from ....run_time import checked_indices
+from ....run_time import check_count, checked_indices
 from ...bags import members, reduced, without
 from ..registry import converter
 from ..run_time_sizes import narrowed, sliced
@@ -340,6 +340,19 @@ def _pixel_shuffle(importer: Any, x: relax.Expr, factor: int) -> relax.Expr:
     order = [ndim, ndim + 3, ndim + 1, ndim + 4, ndim + 2]
     moved = _permuted(importer, blocks, [*range(ndim), *order])
     return reshape(importer, moved, [*batch, count, height * factor, width * factor])
+
+
+@converter("aten.topk.default")
+def _top_k(importer: Any, x: relax.Expr, k: int, dim: int, largest: bool, _sorted: bool) -> Any:
+    """The k largest or smallest values along an axis, and where they were; in order also if that is not asked for."""
+    shape = shape_of(x)
+    if not shape:
+        check_count(k, 1, importer.label)
+        return x, constant(np.int64(0))
+    axis = dim % len(shape)
+    check_count(k, shape[axis], importer.label)
+    both = importer.emit(relax.op.topk(x, k, axis, "both", bool(largest), "int64"))
+    return relax.TupleGetItem(both, 0), relax.TupleGetItem(both, 1)
 
 
 @converter(
