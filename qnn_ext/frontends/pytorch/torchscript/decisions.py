@@ -23,6 +23,8 @@ _OF_DECISIONS: dict[str, Callable[..., relax.Expr]] = {
     "aten::__and__": relax.op.logical_and,
     "aten::__or__": relax.op.logical_or,
 }
+_DECIDES = {"aten::__and__": False, "aten::__or__": True}
+"""The operand that alone decides the result."""
 
 
 @dataclass(eq=False)
@@ -30,7 +32,7 @@ class Decision(Traced):
     """Whether a condition holds: `example` is a bool, `expr` a bool scalar."""
 
 
-def decision(assembly: Assembly, node: Any, kind: str, operands: Sequence[Any]) -> Decision | None:
+def decision(assembly: Assembly, node: Any, kind: str, operands: Sequence[Any]) -> Decision | bool | None:
     """The truth of a tensor's only element, or what follows from such. None for all other operators."""
     if not any(isinstance(value, Decision) for value in operands):
         value = operands[0] if operands else None
@@ -40,6 +42,8 @@ def decision(assembly: Assembly, node: Any, kind: str, operands: Sequence[Any]) 
             return Decision(bool(value.example), assembly.emit(relax.op.reshape(value.expr, [])))
         if kind == "aten::item" or assembly.builder.sizes.of(value.expr):
             return None
+    if _DECIDES.get(kind) in operands:
+        return _DECIDES[kind]
     if kind in _OF_DECISIONS:
         truths = [one.expr if isinstance(one, Decision) else constant(np.bool_(one)) for one in operands]
         example = evaluate(node, [plain(one) for one in operands], is_constant=False)
@@ -52,8 +56,12 @@ def decision(assembly: Assembly, node: Any, kind: str, operands: Sequence[Any]) 
 
 def chosen_values(results: Sequence[Any]) -> list[relax.Expr]:
     """Those results of a branch that may differ from the other one's, as expressions: tensors and truths."""
-    tensor = import_torch().Tensor
-    return [_as_expr(value) for value in results if isinstance(value, (Traced, tensor, bool))]
+    return [_as_expr(value) for value in results if is_chosen(value)]
+
+
+def is_chosen(value: Any) -> bool:
+    """Whether a value may be one or another at run time: a tensor or a truth."""
+    return isinstance(value, (Traced, import_torch().Tensor, bool))
 
 
 def _as_expr(value: Any) -> relax.Expr:

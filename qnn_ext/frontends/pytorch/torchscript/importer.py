@@ -34,6 +34,7 @@ from .node import Node
 from .objects import on_object
 from .plumbing import ARITHMETIC, CONTAINERS, QUESTIONS, attribute, structural
 from .registry import CONSTANTS, CONVERTERS, TAKES
+from .rounds import Rounds
 from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number, sources
 from .values import (
     BatchSizes,
@@ -56,6 +57,7 @@ OF_PACKED_DATA = frozenset((
     "aten::_pad_packed_sequence", "aten::dim", "aten::gru", "aten::lstm", "aten::quantized_gru",
     "aten::quantized_lstm", "aten::rnn_relu", "aten::rnn_tanh", "prim::device", "prim::dtype",
 ))  # fmt: skip
+_REMEDIES = {"aten::item": "compute with the tensor itself in place of its item()"}
 INPUT_DTYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool")
 
 
@@ -321,8 +323,10 @@ class Importer:
         if not known:
             self._sizes.refuse([one.expr for one in sources(operands)], f"{where(node)}: {kind} of such a size")
             raise UnsupportedOperatorError(
-                f"{where(node)}: operator {kind} is not supported; rewrite this part of the model with other operators "
-                "or keep it out of the module"
+                f"{where(node)}: operator {kind} is not supported; "
+                + _REMEDIES.get(
+                    kind, "rewrite this part of the model with other operators or keep it out of the module"
+                )
             )
         if in_place and isinstance(operands[0], self._torch.Tensor):
             operands = [self._no_constant(operands[0]), *operands[1:]]
@@ -481,21 +485,25 @@ class Importer:
         self._bind(node, [self._environment[output.debugName()] for output in taken.outputs()])
 
     def _chosen(self, condition: Decision, blocks: Sequence[Any]) -> list[Any]:
-        """The results of one block or the other, which is known at run time. What they change must be their own."""
+        """The results of one block or the other, which is known at run time."""
         results: list[list[Any]] = []
 
         def run(block: Any) -> list[relax.Expr]:
-            outer, self._outer, count = self._outer, set(map(id, self._environment.values())), len(self._traced)
-            self._walk(block)
-            self._outer = outer
-            del self._traced[count:]
-            results.append([self._environment[output.debugName()] for output in block.outputs()])
+            results.append(self._apart(block))
             return chosen_values(results[-1])
 
         found = iter(branch(self.assembly, condition.expr, *(partial(run, block) for block in blocks)))
         return [
             either(one, other, condition.example, found, self._new_traced) for one, other in zip(*results, strict=True)
         ]
+
+    def _apart(self, block: Any) -> list[Any]:
+        """The results of a block that may not be run, or more than once: what it changes must be its own."""
+        outer, self._outer, count = self._outer, set(map(id, self._environment.values())), len(self._traced)
+        self._walk(block)
+        self._outer = outer
+        del self._traced[count:]
+        return [self._environment[output.debugName()] for output in block.outputs()]
 
     def _check_inside(self, node: Any, values: Sequence[Any]) -> None:
         """Raises UnsupportedOperatorError where a branch chosen at run time changes what was there before."""
@@ -507,8 +515,8 @@ class Importer:
             )
             if shared or id(value) in self._outer:
                 raise UnsupportedOperatorError(
-                    f"{where(node)}: changes a tensor or list within a branch that is chosen at run time; let the "
-                    "branch return the new value"
+                    f"{where(node)}: changes a tensor or list within a branch that is chosen at run time, or within "
+                    "such a loop; make a new value of it there"
                 )
 
     def _fork(self, node: Any) -> None:
@@ -524,18 +532,30 @@ class Importer:
     def _loop(self, node: Any) -> None:
         trips, condition, *carried = self._operands(node)
         (body,) = node.blocks()
-        counter, *variables = list(body.inputs())
         count = 0
-        while count < self._known(node, trips) and self._known(node, condition):
-            self._environment[counter.debugName()] = count
-            for variable, value in zip(variables, carried, strict=True):
-                self._environment[variable.debugName()] = value
+        while count < self._known(node, trips):
+            if isinstance(condition, Decision):
+                with blaming(lambda: where(node)):
+                    run = partial(self._one_round, body)
+                    carried = Rounds(self.assembly, node, run, self._new_traced).after(count, trips, condition, carried)
+                break
+            if not self._known(node, condition):
+                break
+            self._enter(body, [count, *carried])
             self._walk(body)
             condition, *carried = [self._environment[output.debugName()] for output in body.outputs()]
             count += 1
             if count > current().unrolled:
                 raise over("unrolled", f"{where(node)}: the loop")
         self._bind(node, carried)
+
+    def _enter(self, body: Any, values: Sequence[Any]) -> None:
+        for variable, value in zip(body.inputs(), values, strict=True):
+            self._environment[variable.debugName()] = value
+
+    def _one_round(self, body: Any, values: Sequence[Any]) -> list[Any]:
+        self._enter(body, values)
+        return self._apart(body)
 
     def _known(self, node: Any, value: Any) -> Any:
         if isinstance(value, Traced):

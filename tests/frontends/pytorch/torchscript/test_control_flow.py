@@ -144,11 +144,93 @@ class Number(torch.nn.Module):
         return x * float(x.mean())
 
 
-class Rounds(torch.nn.Module):
+class Counts(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = 0
         while bool(x.abs().max() > 0.5):
+            x, n = x * 0.5, n + 1
+        return x * n
+
+
+class ReadsCount(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = 0
+        while n < 3 and bool(x.abs().max() > 0.5):
+            x, n = x * 0.5, n + 1
+        return x * n
+
+
+class Item(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x / x.max().item()
+
+
+class ChangesAround(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        while bool(x.abs().max() > 0.5):
+            y.add_(1.0)
             x = x * 0.5
+        return y
+
+
+class Rounds(torch.nn.Module):
+    """Rounds until a condition holds, with a tensor that is no input, a truth and a number that stays."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        count, small, factor = torch.zeros(1), False, 0.5
+        while bool(x.abs().max() > 0.5):
+            x = x * factor
+            if bool(x.sum() > 1):
+                x = torch.tanh(self.layer(x))
+            count = count + 1
+            small = bool(x.min() > -0.1)
+        if small:
+            x = -x
+        return x, count
+
+
+class Breaks(torch.nn.Module):
+    """A range that a value may end before."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = x * 2
+            if bool(x.sum() > 10):
+                break
+            x = x + 1
         return x
+
+
+class Bounded(torch.nn.Module):
+    """A count beside the condition, which a round reads."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = 0
+        while n < 4 and bool(x.abs().max() > 0.5):
+            x = x * 0.5 + n
+            n += 1
+        return x
+
+
+@pytest.mark.parametrize("network", [Rounds, Breaks, Bounded], ids=lambda one: one.__name__)
+def test_rounds(rng, network):
+    """As many as PyTorch computes, whatever the example; none for small values."""
+    model = network().eval()
+    module = from_pytorch(torch.jit.script(model), (torch.ones(2, 3),))
+    interpreter, engine = qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)
+    for scale in (0.01, 0.3, 3, 40):
+        x = rng.normal(0, scale, (2, 3)).astype(np.float32)
+        with torch.no_grad():
+            expected = model(torch.from_numpy(x))
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        for results in (interpreter.run([x]).values(), engine.run([x]).values()):
+            for found, wanted in zip(results, expected, strict=True):
+                np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-6, atol=1e-7)
 
 
 REFUSED = {
@@ -158,7 +240,10 @@ REFUSED = {
     OtherShape: "the branches of a condition computed at run time differ",
     OtherNumber: "return different numbers",
     Number: r"aten::Float.*makes a number of a tensor's values.*torch\.jit\.trace",
-    Rounds: r"prim::Loop depends on the values of a tensor",
+    Counts: r"prim::Loop.*counts them up to more than 256",
+    ReadsCount: r"prim::Loop.*read after a loop",
+    ChangesAround: r"aten::add_.*within such a loop",
+    Item: r"aten::item.*compute with the tensor itself",
 }
 
 

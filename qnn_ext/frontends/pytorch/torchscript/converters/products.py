@@ -1,8 +1,9 @@
 """Convolutions and fully connected layers: integer accumulators, then the engine's own requantization.
 
 Two defects of PyTorch are not reproduced: oneDNN's transposed convolutions read some weights in the wrong order, and
-fbgemm's depthwise kernels of 3 × 3 and 5 × 5 (x86's too, for more than 100 groups) add the products of taps 2i and
-2i + 1 in 16 bits, which saturate. Activations of 7 bits, which `reduce_range` gives, never do.
+fbgemm's depthwise kernels of 3 × 3 and 5 × 5, for a multiple of 8 channels (x86's too, for more than 100), add the
+products of taps 2i and 2i + 1 in 16 bits, which saturate. Activations of 7 bits, which `reduce_range` gives, never do,
+but their dtype has 8: where larger inputs than those of the calibration exceed 127, PyTorch's results are too small.
 """
 
 from __future__ import annotations
