@@ -9,8 +9,8 @@ from tvm import relax
 from ..node import Node
 from ..registry import converter
 from .shape import check_elements
+from .signal_frames import Kept
 from .signal_spectrum import bit_length, option, signal_input
-from .terms import Term
 
 _LOW = (1 << 32) - 1
 _MOST_BITS = 30  # of factors, so that two products with uint32 are added in 63 bits
@@ -88,18 +88,16 @@ def convert_spectral_subtraction(node: Node) -> list[relax.Expr]:
         np.where(odd, *(option(node, prefix + name, 0, (1 << _MOST_BITS) - 1) for prefix in ("alternate_", "")))
         for name in ("smoothing", "one_minus_smoothing")
     )
-    name = f"{node.operator.output_name}/noise"
-    before = Term(node, node.assembly.variables.read(name, np.zeros(channels, np.uint32))).to("int64")
+    kept = Kept(node, "noise", np.zeros(channels, np.uint32))
     scaled = (data << up) & _LOW
-    noise = ((scaled * share + before * rest) >> shift) & _LOW
+    noise = ((scaled * share + kept.value.to("int64") * rest) >> shift) & _LOW
     estimate = noise.at_most(scaled)
     if option(node, "clamping", 0, 1):
         noise = estimate
     floor = ((data * option(node, "min_signal_remaining", 0, (1 << _MOST_BITS) - 1)) >> shift) & _LOW
     result = ((scaled - estimate) >> up).at_least(floor)
-    state = noise.to("uint32").expr
-    node.assembly.variables.values[name] = state
-    return [result.to("uint32").expr, state]
+    kept.assign(noise)
+    return [result.to("uint32").expr, noise.to("uint32").expr]
 
 
 @converter("SignalPCAN", max_version=1)

@@ -14,11 +14,12 @@ from .signal_spectrum import option, signal_input
 from .terms import Term, joined
 
 
-class _Kept:
+class Kept:
     """A tensor that a node keeps between calls."""
 
     def __init__(self, node: Node, name: str, initial: np.ndarray) -> None:
-        self._variables, self._name = node.assembly.variables, f"{node.operator.output_name}/{name}"
+        place = f"{node.assembly.graph.index}.{node.operator.index}"  # names of tensors need not be unique
+        self._variables, self._name = node.assembly.variables, f"{node.operator.name}.{place}.{name}"
         self.value = Term(node, self._variables.read(self._name, initial))
 
     def assign(self, value: Term) -> None:
@@ -39,7 +40,7 @@ def _followed(node: Node, samples: Term, kept: int) -> Term:
         return samples
     lines, count = samples.shape
     check_elements(node, (lines, kept + count), "folded")
-    state = _Kept(node, "samples", np.zeros((lines, kept), np.int16))
+    state = Kept(node, "samples", np.zeros((lines, kept), np.int16))
     both = joined([state.value, samples], 1)
     state.assign(both.part(count, count + kept))
     return both
@@ -73,7 +74,7 @@ def convert_framer(node: Node) -> list[relax.Expr]:
     result = _followed(node, samples, kept).taken(places.reshape(-1), axis=1)
     valid = Term(node, constant(np.array(True)))
     if not prefill and writes > 1:
-        missing = _Kept(node, "missing", np.array(writes - 1, np.int32))
+        missing = Kept(node, "missing", np.array(writes - 1, np.int32))
         valid = missing.value.equals(0)
         missing.assign((missing.value - frames).at_least(0))
     return [result.reshape(*node.shape(0)[:-1], frames, size).expr, valid.expr]
@@ -96,15 +97,15 @@ def convert_stacker(node: Node) -> list[relax.Expr]:
     frame = data.reshape(1, channels)
     stack = frame
     if frames > 1:
-        kept = _Kept(node, "frames", np.zeros((frames - 1, channels), np.int16))
-        started = _Kept(node, "started", np.array(False))
+        kept = Kept(node, "frames", np.zeros((frames - 1, channels), np.int16))
+        started = Kept(node, "started", np.array(False))
         before = started.value.where(kept.value, frame)
         started.assign(Term(node, constant(np.array(True))))
         stack = joined([before, frame], 0)
         kept.assign(stack.part(1, frames, 0))
     valid = Term(node, constant(np.array(True)))
     if right or step > 1:
-        missing = _Kept(node, "missing", np.array(right, np.int32))
+        missing = Kept(node, "missing", np.array(right, np.int32))
         valid = missing.value.equals(0)
         missing.assign(valid.where(missing.value.number(step), missing.value) - 1)
     return [stack.reshape(frames * channels).expr, valid.expr]
@@ -123,7 +124,7 @@ def convert_overlap_add(node: Node) -> relax.Expr:
     lines = int(np.prod(lead, dtype=np.int64))
     step = option(node, "frame_step", 1, size)
     check_elements(node, (lines, frames, size), "folded")
-    sums = _Kept(node, "sums", np.zeros((lines, size), dtype))
+    sums = Kept(node, "sums", np.zeros((lines, size), dtype))
     blank = Term(node, constant(np.zeros((lines, step), dtype)))
     total, results = sums.value, []
     for frame in np.arange(frames):
