@@ -74,6 +74,11 @@ def bank(**changes):
             "a window of 3",
         ),
         (
+            single("SignalRfft", [((), "int16")], [((10,), "int16")], T=INT16, fft_length=8),
+            ModelFormatError,
+            r"of shape \(\)",
+        ),
+        (
             single("SignalDelay", [((8,), "int16")], [((8,), "int16")], delay_length=-1),
             ModelFormatError,
             "delay_length is -1",
@@ -83,6 +88,11 @@ def bank(**changes):
 def test_refused(model, error, message):
     with pytest.raises(error, match=message):
         from_tflite(model)
+
+
+def test_no_bins():
+    model = single("SignalEnergy", [((8,), "int16")], [((4,), "uint32")], start_index=2, end_index=2)
+    np.testing.assert_array_equal(Interpreter(from_tflite(model))(np.ones(8, np.int16)), np.zeros(4, np.uint32))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -29,8 +29,6 @@ class Kept:
 def _lines(node: Node) -> Term:
     """The samples of int16 as (lines, samples of this call)."""
     data = signal_input(node, 0, "int16")
-    if not data.shape:
-        raise node.malformed("its input is a number, not samples")
     return data.reshape(int(np.prod(data.shape[:-1], dtype=np.int64)), data.shape[-1])
 
 

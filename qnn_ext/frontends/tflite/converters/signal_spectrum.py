@@ -21,9 +21,11 @@ from .terms import Term, joined
 
 
 def signal_input(node: Node, index: int, dtype: str, rank: int | None = None) -> Term:
-    """An input of such an operator. Raises ModelFormatError when it has another dtype or number of dimensions."""
+    """An input of such an operator. Raises ModelFormatError when it has another dtype, no elements or another number of
+    dimensions, by default at least one."""
     shape = node.shape(index)
-    if node.dtype(index) != dtype or len(shape) != (len(shape) if rank is None else rank) or 0 in shape:
+    fits = len(shape) == rank if rank is not None else bool(shape)
+    if node.dtype(index) != dtype or not fits or 0 in shape:
         raise node.malformed(f"input {index} is {node.dtype(index)} of shape {shape}, not {dtype}")
     return Term(node, node.input(index))
 
@@ -47,9 +49,9 @@ def convert_window(node: Node) -> relax.Expr:
     """saturate(x · weight >> shift), the weights over and over along x."""
     data, weights = signal_input(node, 0, "int16"), signal_input(node, 1, "int16", 1)
     shape = data.shape
-    if not shape or shape[-1] % weights.shape[0]:
+    if shape[-1] % weights.shape[0]:
         raise node.malformed(f"a window of {weights.shape[0]} over data of shape {shape}")
-    rows = data.reshape(-1 if 0 in shape else int(np.prod(shape)) // weights.shape[0], weights.shape[0])
+    rows = data.reshape(int(np.prod(shape)) // weights.shape[0], weights.shape[0])
     product = rows.to("int32") * weights.to("int32")
     return (product >> option(node, "shift", 0, 31)).saturated("int16").reshape(*shape).expr
 
@@ -291,9 +293,8 @@ def _mirrored(up: _Complex, down: _Complex) -> _Complex:
 
 def _interleaved(numbers: _Complex) -> Term:
     rows, count = numbers.real.shape
-    return joined([part.reshape(rows, count, 1) for part in (numbers.real, numbers.imaginary)], 2).reshape(
-        rows, 2 * count
-    )
+    pairs = joined([part.reshape(rows, count, 1) for part in (numbers.real, numbers.imaginary)], 2)
+    return pairs.reshape(rows, 2 * count)
 
 
 @converter("SignalIrfft", max_version=1)
