@@ -15,17 +15,18 @@ from tvm import IRModule, relax
 
 from .. import op as qnn
 from ..module import FloatNote, QnnModule
-from ..op.arguments import data_of, factors_of
-from ..op.base import constant, constant_value, definition_of, shape_of
+from ..op.arguments import data_of
+from ..op.base import constant, shape_of
 from ..op.compound import permute
 from ..op.observe import OBSERVE
-from ..op.relax_table import traits_named, traits_of
+from ..op.relax_table import traits_named
 from ..passes.bodies import everywhere
 from ..passes.qdq_to_integer import qdq_to_integer
 from ..passes.rewrite import Emit, op_name, rewrite
-from ..qparams import QParams, dtype_range
+from ..qparams import QParams
+from .accumulators import Accumulators
 from .annotate import Site, sites
-from .annotate.families import Family, family_of, is_integer_resize
+from .annotate.families import is_integer_resize
 from .config import QConfig, plain_operator
 from .cubics import with_cubics
 from .partition import partition_conversions
@@ -85,13 +86,12 @@ def site_qparams(found: list[Site], table: Mapping[str, Range], config: QConfig)
 
 
 class _Simulation:
-    """One walk: replaces sites, and remembers each product's scales for the following bias."""
+    """One walk: replaces sites, and rounds biases."""
 
     def __init__(self, found: Mapping[str, Site], parameters: Mapping[str, QParams]) -> None:
         self._sites = found
         self._parameters = parameters
-        self._known: dict[Any, QParams] = {}  # variable -> how its values are quantized
-        self._accumulators: dict[Any, tuple[np.ndarray, int]] = {}  # variable -> scale, channel axis
+        self._accumulators = Accumulators()
 
     def of(self, mod: IRModule) -> IRModule:
         """The walk."""
@@ -101,14 +101,11 @@ class _Simulation:
         name = op_name(value)
         if name == OBSERVE.relax_op.name.removeprefix("relax."):
             return self._site(value, emit)
-        if definition_of(value) is None and traits_of(value).product is not None:
-            return self._product(value, emit)
         if is_integer_resize(value):
             return self._resized(value, emit)
         if name == "add":
             return self._bias(value, emit)
-        moves = isinstance(value, (relax.Call, relax.TupleGetItem)) and family_of(value, ()) is Family.MOVE
-        return self._moved(value, emit) if moves and isinstance(data_of(value), relax.Var) else None
+        return self._accumulators.rule(value, emit)
 
     def _site(self, call: relax.Call, emit: Emit) -> relax.Expr:
         site = self._sites[str(call.attrs["site"])]
@@ -124,39 +121,13 @@ class _Simulation:
                 real = emit(relax.op.clip(real, float(low), float(high)))
             integers = emit(qnn.quantize(real, scale, zero_point, axis=axis, out_dtype=site.dtype))
         var = emit(qnn.dequantize(integers, scale, zero_point, axis=axis))
-        self._known[var] = parameters
-        return var
-
-    def _product(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
-        one, two = map(self._known.get, factors_of(call))
-        if one is None or two is None or (one.per_channel and two.per_channel):
-            return None
-        var = emit(call)
-        scale = one.scale.astype(np.float32) * two.scale.astype(np.float32)
-        axis = _channel_axis(call, rows=one.per_channel)
-        groups = int(getattr(call.attrs, "groups", 1))
-        if scale.size > 1 and scale.size * groups == shape_of(var)[axis] and groups > 1:
-            scale = np.tile(scale, groups)
-        self._accumulators[var] = scale, axis
-        return var
-
-    def _moved(self, value: Any, emit: Emit) -> relax.Expr | None:
-        source = data_of(value)
-        parameters, accumulator = self._known.get(source), self._accumulators.get(source)
-        if parameters is None and accumulator is None:
-            return None
-        var = emit(value)
-        if parameters is not None and not parameters.per_channel:
-            self._known[var] = parameters
-        axis = None if accumulator is None else _axis_behind(value, accumulator[1])
-        if accumulator is not None and axis is not None:
-            self._accumulators[var] = accumulator[0], axis
+        self._accumulators.quantized[var] = parameters
         return var
 
     def _resized(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
         """Interpolation of the integers, each result rounded to an integer."""
         data, size = call.args
-        parameters = self._known.get(data)
+        parameters = self._accumulators.quantized.get(data)
         layout, ndim = str(call.attrs.layout), len(shape_of(data))
         if parameters is None or parameters.per_channel or sorted(layout) != sorted("NCHW") or ndim != 4:
             return None
@@ -168,21 +139,16 @@ class _Simulation:
         resized = qnn.resize_bilinear(integers, out_size, mode == "align_corners", mode == "half_pixel")  # type: ignore[arg-type]
         resized = permute(emit(resized), ["NHWC".index(axis) for axis in layout], emit)
         var = emit(qnn.dequantize(resized, scale, zero_point))
-        self._known[var] = parameters
+        self._accumulators.quantized[var] = parameters
         return var
 
     def _bias(self, call: relax.Call, emit: Emit) -> relax.Expr | None:
-        x1, x2 = call.args
-        for operand, other in ((x1, x2), (x2, x1)):
-            bias = constant_value(other)
-            if bias is not None and operand in self._accumulators:
-                scale, axis = self._accumulators[operand]
-                integers = _integer_bias(bias, scale, axis, operand)
-                if integers is None:
-                    return None
-                real = emit(qnn.dequantize(*integers))
-                return relax.op.add(operand, real)
-        return None
+        bias = self._accumulators.bias(call)
+        if bias is None:
+            return None
+        scale = constant(bias.scale.reshape(-1) if bias.scale.size > 1 else bias.scale.reshape(()))
+        real = emit(qnn.dequantize(constant(bias.steps), scale, constant(np.int32(0)), axis=bias.axis))
+        return relax.op.add(bias.product, real)
 
 
 def quantized_weight(site: Site, parameters: QParams) -> np.ndarray:
@@ -197,34 +163,3 @@ def _bounds(site: Site, parameters: QParams) -> tuple[np.ndarray, np.ndarray]:
     low, high = (np.asarray(q, np.int64) for q in integer_range(site.dtype, site.bits, site.symmetric))
     scale = parameters.scale.astype(np.float64)
     return (low - parameters.zero_point) * scale, (high - parameters.zero_point) * scale
-
-
-def _channel_axis(call: relax.Call, rows: bool) -> int:
-    ndim = len(shape_of(call))
-    layout = getattr(call.attrs, "data_layout", None)
-    if layout is not None:
-        return str(layout).index("C")
-    return ndim - 2 if rows else ndim - 1
-
-
-def _axis_behind(call: Any, axis: int) -> int | None:
-    """The axis to which a reshape or transpose moves the channels; None for other moves."""
-    traits = traits_of(call)
-    return traits.moved_axis(call, axis) if traits.rearranges and traits.moved_axis is not None else None
-
-
-def _integer_bias(bias: np.ndarray, scale: np.ndarray, axis: int, product: Any) -> tuple[Any, Any, Any, int] | None:
-    """rint(bias / scale) as int32 with its scale, zero point and axis; None if it is no bias or does not fit."""
-    shape = shape_of(product)
-    full = (1,) * (len(shape) - bias.ndim) + bias.shape
-    if len(full) != len(shape) or any(n not in (1, shape[i]) or (n > 1 and i != axis) for i, n in enumerate(full)):
-        return None
-    channels = np.broadcast_to(bias.reshape(-1), (shape[axis],)).astype(np.float64)
-    steps = np.rint(channels / scale.reshape(-1).astype(np.float64))
-    low, high = dtype_range("int32")
-    if not np.isfinite(steps).all() or np.abs(steps).max(initial=0) > min(-low, high) // 2:
-        return None
-    placed = [1] * len(shape)
-    placed[axis] = shape[axis]
-    integers = constant(steps.astype(np.int32).reshape(placed))
-    return integers, constant(scale.reshape(-1) if scale.size > 1 else scale.reshape(())), constant(np.int32(0)), axis

@@ -11,13 +11,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import IRModule, relax
 
 from ..module import QnnModule
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
 from ..op.observe import OBSERVE
 from ..passes.bodies import everywhere, with_bodies
-from ..passes.rewrite import Emit, Rule, rewrite
+from ..passes.rewrite import Emit, op_name, rewrite
+from .accumulators import Accumulators
+from .annotate.families import is_integer_resize
 from .switchable import Observed
 
 
@@ -34,40 +36,70 @@ def tentative(
     marked:    whether observers stay, each on its tensor before that is quantized
     constants: gets those of each quantized site, whose values are its `settings_of`
 
-    An activation x becomes scale · clip(rint(x / scale), low − zero point, high − zero point) in float32, which differs
-    from integers only where their arithmetic rounds otherwise: biases and sums are exact.
+    An activation x becomes scale · clip(rint(x / scale), low − zero point, high − zero point) in float32, and a bias
+    behind a product of quantized tensors a multiple of its accumulator's unit, as in integers: an error of a hundredth
+    of a step sends as many values to another integer, and behind some layers no value has the error of its integer.
+    What differs from integers is what they compute in other ways: functions as tables, interpolation.
     """
-    rule = _rule(quantized, exact or {}, marked, constants)
-    return replace(annotated, ir=everywhere(annotated.ir, lambda mod: rewrite(mod, rule)))
+    return replace(annotated, ir=everywhere(annotated.ir, _Tentative(quantized, exact or {}, marked, constants).of))
 
 
 def with_quantized_loops(annotated: QnnModule, quantized: Mapping[str, Observed]) -> QnnModule:
     """`annotated` with the sites in loops quantized as these say; those outside are observed as before."""
-    rule = _rule(quantized, {})
-    return replace(annotated, ir=with_bodies(annotated.ir, partial(everywhere, change=lambda mod: rewrite(mod, rule))))
+    return replace(annotated, ir=with_bodies(annotated.ir, partial(everywhere, change=_Tentative(quantized, {}).of)))
 
 
-def _rule(
-    quantized: Mapping[str, Observed],
-    exact: Mapping[str, np.ndarray],
-    marked: bool = False,
-    constants: dict[str, list[Any]] | None = None,
-) -> Rule:
-    def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
-        if definition_of(value) is not OBSERVE:
-            return None
-        site = str(call_attributes(value)["site"])
-        if site in exact and site not in quantized:
-            return constant(exact[site])
-        data = value.args[0]
+class _Tentative:
+    def __init__(
+        self,
+        quantized: Mapping[str, Observed],
+        exact: Mapping[str, np.ndarray],
+        marked: bool = False,
+        constants: dict[str, list[Any]] | None = None,
+    ) -> None:
+        self._quantized, self._exact, self._marked, self._constants = quantized, exact, marked, constants
+
+    def of(self, mod: IRModule) -> IRModule:
+        accumulators = Accumulators()
+
+        def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
+            if definition_of(value) is OBSERVE:
+                return self._site(value, emit, accumulators)
+            if op_name(value) == "add":
+                return self._bias(value, accumulators)
+            return None if is_integer_resize(value) else accumulators.rule(value, emit)
+
+        return rewrite(mod, rule)
+
+    def _site(self, call: relax.Call, emit: Emit, accumulators: Accumulators) -> relax.Expr:
+        site = str(call_attributes(call)["site"])
+        found = self._quantized.get(site)
+        if site in self._exact and found is None:
+            return constant(self._exact[site])
+        data = call.args[0]
         made: list[Any] = []
-        observed = emit(value) if marked and isinstance(data, relax.Var) else data
-        result = _value(observed, quantized.get(site), emit, made)
-        if constants is not None and made and site in quantized:
-            constants[site] = made
+        observed = emit(call) if self._marked and isinstance(data, relax.Var) else data
+        result = _value(observed, found, emit, made)
+        if found is None:
+            return result
+        if self._constants is not None and made:
+            self._constants[site] = made
+        if isinstance(result, relax.Call):
+            result = emit(result)
+        accumulators.quantized[result] = found.qparams
         return result
 
-    return rule
+    def _bias(self, call: relax.Call, accumulators: Accumulators) -> relax.Expr | None:
+        """With a constant of its own, rounded or not, so that both are one program."""
+        for operand, other in (call.args, reversed(call.args)):
+            exact = constant_value(other)
+            if exact is not None and isinstance(operand, relax.Var):
+                bias = accumulators.bias(call)
+                values = exact if bias is None else bias.values
+                return relax.op.add(
+                    operand, constant(values.reshape(exact.shape) if values.size == exact.size else values)
+                )
+        return None
 
 
 def settings_of(found: Observed, on: bool = True) -> list[np.ndarray]:
