@@ -243,10 +243,10 @@ class _Noise:
 def _channel_values(
     factored: QnnModule, groups: Sequence[Group], dataset: Any, config: QConfig
 ) -> dict[str, ChannelValues]:
-    """Of each tensor of these groups that is quantized. Inside `shared_engines` it takes the program that compares
-    ranges."""
+    """Of each tensor of these groups that is quantized, whatever single layers are kept in: the ranges that a search
+    has found hold for the factors of its result. Inside `shared_engines` it takes the program that compares ranges."""
     axes = {name: along.axis for group in groups for name, along in group.tensors.items()}
-    annotated = measurable(annotate(factored, config))
+    annotated = measurable(annotate(factored, replace(config, overrides={})))
     names = [site.name for site in sites(annotated) if site.role != "weight"]
     instrumented = comparable(annotated, {}, names)
     size = batch_size_of(factored.inputs)
