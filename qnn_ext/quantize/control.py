@@ -257,13 +257,15 @@ class _Setting:
         return with_own_readers(self._stages["calibrate"])
 
     def module(self, state: _State) -> QnnModule:
-        """The simulation with these layers kept."""
+        """The simulation with these layers kept: with the sites of the result, whatever else reads them."""
+        try:
+            bits = {site.name: site.bits for site in sites(annotate(self._stages["fold"], kept(self.config, state)))}
+        except NothingMarkedError:
+            bits = {}
         quantized = {}
-        for name, bits in self.layers.bits(state).items():
-            if bits <= 8:
-                quantized[name] = self.narrow[name]
-            elif bits == 16:
-                quantized[name] = self.wide.get(name, self.narrow[name])
+        for name, found in self.narrow.items():
+            if name in bits:
+                quantized[name] = found if bits[name] <= 8 else self.wide.get(name, found)
         own = {name: site for name, (site, layer) in self._own.sites.items() if layer not in state.in_float}
         return self._simulated(quantized, own)
 

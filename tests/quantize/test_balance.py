@@ -1,5 +1,7 @@
 """Channels of activations are balanced: the same function, fewer errors in 8 bits, and only where that can be."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -8,11 +10,17 @@ from qnn_ext.errors import QuantizationError
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
 from qnn_ext.passes.rewrite import bindings_of, op_name
-from qnn_ext.quantize import CalibrationTable, QConfig, balance, batches, control_accuracy, quantize, stages
+from qnn_ext.quantize import CalibrationTable, QConfig, annotate, balance, control_accuracy, quantize, sites, stages
 from qnn_ext.quantize.analysis import fidelity
-from qnn_ext.quantize.balance import ChannelValues, Reader, best_scales, factored_sites, with_factors
+from qnn_ext.quantize.balance import (
+    ChannelValues,
+    Reader,
+    balancing_factors,
+    best_scales,
+    factored_sites,
+    with_factors,
+)
 from qnn_ext.quantize.channels import weight_of
-from qnn_ext.quantize.control import _Setting, _State, kept
 from qnn_ext.quantize.scales import groups_of
 
 from .networks import float_module
@@ -169,13 +177,15 @@ def test_a_search_starts_from_balanced_channels():
 def test_factors_do_not_depend_on_layers_that_are_kept():
     """The ranges of a search's simulations are those of its result."""
     module = depthwise(hard_swish)
-    setting = _Setting("balanced", QConfig(target="x86-64", balance=True), module, batches(DATA, module.inputs))
-    first, *_, last = setting.layers.reads
-    for state in (_State(), _State(in_float=frozenset({last})), _State(frozenset({last}), frozenset({first}))):
-        table = setting.table(state)
-        found = stages(module, dataset=DATA, config=kept(setting.config, state), table=table).result
-        exact, simulated, integers = map(run, (module, setting.module(state), found))
-        assert fidelity(simulated, integers).sqnr > fidelity(exact, integers).sqnr + 10
+    config = QConfig(target="x86-64", balance=True)
+    factored = with_factors(module, factored_sites(module))
+    expected = [factors for _, factors in balancing_factors(factored, DATA, config)]
+    layers = {site.layer for site in sites(annotate(module, config))}
+    assert len(expected) > 1 and len(layers) == 3
+    for layer in layers:
+        kept = replace(config, overrides={layer: {"precision": "float32"}})
+        found = [factors for _, factors in balancing_factors(factored, DATA, kept)]
+        assert len(found) == len(expected) and all(map(np.array_equal, found, expected))
 
 
 def test_a_damaged_table_is_refused(tmp_path):

@@ -6,7 +6,8 @@ from tvm import relax
 
 from qnn_ext.op.base import constant
 from qnn_ext.quantize import QConfig, annotate, batches, fold, quantize, sites
-from qnn_ext.quantize.control import _Setting, _State
+from qnn_ext.quantize.control import _Setting, _State, kept
+from qnn_ext.quantize.stages import stages
 
 from .networks import float_module
 from .residual import DATA, results
@@ -64,3 +65,25 @@ def test_simulations(module, layers):
     noise = dict.fromkeys(setting.narrow, 0.0) | {site: 1.0}
     (step,) = (new for new in setting.layers.path(noise, "float32")[:1])
     assert step.in_float & set(layers[1:]), "half of the noise goes with one of two readers"
+
+
+def test_a_sum_still_reads_integers():
+    """A layer in float reads a tensor as it is; a sum into which another product goes reads its integers."""
+    rng = np.random.default_rng(4)
+
+    def conv(emit, x):
+        return emit(relax.op.nn.conv2d(x, constant(rng.normal(size=(8, 8, 1, 1)).astype(np.float32) / 3)))
+
+    def body(emit, x):
+        first = emit(relax.op.nn.relu(emit(relax.op.nn.conv2d(x, constant(np.ones((8, 4, 1, 1), np.float32))))))
+        last = conv(emit, emit(relax.op.nn.relu(conv(emit, first))))
+        return conv(emit, emit(relax.op.nn.relu(emit(relax.op.add(last, first)))))
+
+    module = float_module((1, 4, 6, 6), body)
+    setting = _Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
+    marked = sites(annotate(fold(module, CONFIG), CONFIG))
+    names = [site.layer for site in marked if site.role == "weight"]
+    state = _State(in_float=frozenset({names[1]}))
+    found = results(stages(module, None, DATA, kept(setting.config, state), setting.table(state)).result)
+    noise = np.square(found - results(module)).mean()
+    assert np.square(results(setting.module(state)) - found).mean() < 1e-2 * noise
