@@ -129,8 +129,10 @@ def control_accuracy(
     config = resolve_config(config)
     if keep not in KEEP:
         raise QuantizationError(f"keep must be one of {', '.join(map(repr, KEEP))}, found {keep!r}")
-    if samples < 1 or (sensitivity_samples is not None and sensitivity_samples < 1):
-        raise QuantizationError("samples and sensitivity_samples must be at least 1")
+    for name, value in (("samples", samples), ("sensitivity_samples", sensitivity_samples)):
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not (whole and value >= 1) and not (value is None and name == "sensitivity_samples"):
+            raise QuantizationError(f"{name} must be a whole number of at least 1, found {value!r}")
     if config.do_simulation or (config.dynamic and not config.grouped):
         raise QuantizationError(
             "accuracy control needs calibrated integers, or weights in groups: leave out do_simulation, and dynamic or "

@@ -325,7 +325,10 @@ def test_states_start_anew_for_each_trial():
         ({"min_sqnr": float("nan")}, "min_sqnr must be finite"),
         ({"min_sqnr": "30"}, "min_sqnr must be a number"),
         ({"min_sqnr": 30, "keep": "int4"}, "keep must be one of 'auto', 'int16', 'float32'"),
-        ({"min_sqnr": 30, "samples": 0}, "must be at least 1"),
+        ({"min_sqnr": 30, "samples": 0}, "samples must be a whole number of at least 1, found 0"),
+        ({"min_sqnr": 30, "samples": "8"}, "samples must be a whole number of at least 1, found '8'"),
+        ({"min_sqnr": 30, "samples": None}, "samples must be a whole number of at least 1, found None"),
+        ({"min_sqnr": 30, "sensitivity_samples": 2.5}, "sensitivity_samples must be a whole number"),
         ({"min_sqnr": 30, "dataset": None}, "needs data"),
         (
             {"min_sqnr": 30, "config": QConfig(dynamic=True)},
