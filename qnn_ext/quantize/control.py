@@ -130,8 +130,9 @@ def control_accuracy(
     if keep not in KEEP:
         raise QuantizationError(f"keep must be one of {', '.join(map(repr, KEEP))}, found {keep!r}")
     for name, value in (("samples", samples), ("sensitivity_samples", sensitivity_samples)):
-        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not (whole and value >= 1) and not (value is None and name == "sensitivity_samples"):
+        if value is None and name == "sensitivity_samples":
+            continue
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
             raise QuantizationError(f"{name} must be a whole number of at least 1, found {value!r}")
     if config.do_simulation or (config.dynamic and not config.grouped):
         raise QuantizationError(
