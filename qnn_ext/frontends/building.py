@@ -213,7 +213,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 def identifier(name: str) -> str:
     """A tensor name as a Relax variable name."""
-    cleaned = "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in name).strip("_")
+    cleaned = re.sub("[^0-9A-Za-z]", "_", name).strip("_")
     return f"t{cleaned}" if cleaned[:1].isdigit() else cleaned
 
 
