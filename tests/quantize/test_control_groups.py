@@ -253,7 +253,7 @@ def test_an_interrupted_search_goes_on(module, counted, tmp_path):
         ({"dataset": None, "min_sqnr": 3}, "accuracy control needs data: give a dataset"),
         ({"min_sqnr": float("inf")}, "min_sqnr must be finite"),
         ({"metric": lambda model: "good", "max_drop": 1}, "metric must return a number"),
-        ({"min_sqnr": 3, "sensitivity_samples": 0}, "must be at least 1"),
+        ({"min_sqnr": 3, "sensitivity_samples": 0}, "of at least 1"),
         ({"min_sqnr": 3, "validation_data": [x[:, :5] for x in DATA]}, "shape"),
         ({"min_sqnr": 3, "config": QConfig(weight_only=True, overrides={"*": {"precision": "float32"}})}, "no product"),
         (
