@@ -190,7 +190,7 @@ def without_dead_code(mod: IRModule) -> IRModule:
     if len(live) == len(bindings):
         return mod
     # TVM's pass takes a second for a few thousand bindings of which a third are dead
-    body = relax.SeqExpr([relax.DataflowBlock(live)], result)
+    body = relax.BlockBuilder().normalize(relax.SeqExpr([relax.DataflowBlock(live)], result))  # with its type
     return with_main(mod, relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs))
 
 
