@@ -34,8 +34,7 @@ def tentative(
 
     exact:     the values of weights that are not quantized, if `annotated` has rounded ones
     marked:    whether observers stay, each on its tensor before that is quantized
-    constants: gets those of each quantized site, whose values are its `settings_of`; as these change, and with them the
-               units of accumulators, biases are exact
+    constants: gets those of each quantized site, whose values are its `settings_of`
 
     An activation x becomes scale · clip(rint(x / scale), low − zero point, high − zero point) in float32, and a bias
     behind a product of quantized tensors a multiple of its accumulator's unit, as in integers: an error of a hundredth
@@ -66,7 +65,7 @@ class _Tentative:
         def rule(value: relax.Expr, emit: Emit) -> relax.Expr | None:
             if definition_of(value) is OBSERVE:
                 return self._site(value, emit, accumulators)
-            if op_name(value) == "add" and self._constants is None:
+            if op_name(value) == "add":
                 return self._bias(value, accumulators)
             return None if is_integer_resize(value) else accumulators.rule(value, emit)
 
