@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import weakref
@@ -160,15 +161,19 @@ def follow(folder: str | None) -> None:
 
 
 def run(command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; returns its exit code and the text of both outputs. If the wait is interrupted, the
-    program is ended too. Raises OSError if it cannot be started."""
+    """Run a program to its end; returns its exit code and the text of both outputs. Its temporary files are in a folder
+    that is removed. If the wait is interrupted, the program is ended too. Raises OSError if it cannot be started."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = Program(command, text=True, errors="replace", **pipes, **options)
-    try:
-        out, err = process.communicate()
-    except BaseException:
-        process.end()
-        raise
+    # a killed compiler cannot remove its files
+    with tempfile.TemporaryDirectory(prefix="qnn-ext-", ignore_cleanup_errors=True) as folder:
+        options["env"] = {**options.get("env", os.environ), "TMPDIR": folder}
+        process = Program(command, text=True, errors="replace", **pipes, **options)
+        try:
+            out, err = process.communicate()
+        except BaseException:
+            process.end()
+            _wait([process])
+            raise
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
@@ -184,7 +189,12 @@ def end_all() -> None:
     processes = list(_started)
     for process in processes:
         process.kill()
+    _wait(processes)
+
+
+def _wait(killed: Sequence[Program]) -> None:
+    """Wait for all that they started: what is in the middle of a system call finishes that, and may create a file."""
     deadline = time.monotonic() + _PATIENCE
-    for process in processes:  # what is in the middle of a system call still finishes that, and may create a file
+    for process in killed:
         while process.is_alive() and time.monotonic() < deadline:
             time.sleep(0.002)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,6 +156,19 @@ def test_interrupted_compilers_are_ended(tmp_path, monkeypatch):
         processes.run(["sh", "-c", "sleep 60 & sleep 60"], env={**os.environ, "QNN_EXT_TEST": mark})
     timer.join()
     assert not survivors(mark, signal.SIGKILL)
+
+
+@linux_only
+def test_what_interrupted_compilers_had_written_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        processes.run(["sh", "-c", f"mktemp > {tmp_path / 'written'}; sleep 60"])
+    timer.join()
+    written = (tmp_path / "written").read_text().strip()
+    assert Path(written).is_relative_to(tmp_path) and not Path(written).exists()
+    assert list(tmp_path.iterdir()) == [tmp_path / "written"]
 
 
 def _sleep(seconds: float) -> None:
