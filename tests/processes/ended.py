@@ -16,6 +16,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,8 @@ class Left:
 
 
 def ended(arguments: list[str], after: float, number: signal.Signals, folder: Path, again: float | None = None) -> Left:
-    """Run `qnn-ext` in `folder`, send it a signal after so many seconds, and once more, and look for what it left."""
+    """Run `qnn-ext` in `folder`, send it a signal so many seconds after it begins to listen, perhaps once more, and
+    look for what it left."""
     temporary, place = folder / "tmp", folder / "here"
     for path in (temporary, place):
         path.mkdir(exist_ok=True)
@@ -60,6 +62,8 @@ def ended(arguments: list[str], after: float, number: signal.Signals, folder: Pa
     )
     seconds = -1.0
     try:
+        while process.poll() is None and not _listens(process.pid):  # Python's own start is not the program's
+            time.sleep(0.001)
         out, err = process.communicate(timeout=after)
     except subprocess.TimeoutExpired:
         process.send_signal(number)
@@ -74,6 +78,15 @@ def ended(arguments: list[str], after: float, number: signal.Signals, folder: Pa
     files = [str(path.relative_to(folder)) for path in (*temporary.rglob("*"), *unfinished)]
     shutil.rmtree(temporary)  # what a killed command has left is not the next one's
     return Left(process.returncode, out, err, processes, files, seconds)
+
+
+def _listens(pid: int) -> bool:
+    """Whether a process handles SIGHUP, as Python alone does not."""
+    with suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) >> (signal.SIGHUP - 1) & 1)
+    return False
 
 
 def survivors(mark: str, number: signal.Signals) -> list[str]:
@@ -131,7 +144,7 @@ def main() -> int:
         for index in range(options.rounds):
             command, (arguments, seconds) = chance.choice(list(commands.items()))
             number = chance.choice([signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
-            after, again = chance.uniform(0.08, seconds), chance.choice([None, 0.0, 0.01])
+            after, again = chance.uniform(0.0, seconds), chance.choice([None, 0.0, 0.01])
             left = ended(arguments, after, number, folder, again)
             ends[f"{number.name}: {left.code}" if left.seconds >= 0 else "done before"] += 1
             slowest = max(slowest, left.seconds)

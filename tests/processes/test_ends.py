@@ -47,14 +47,14 @@ def commands(folder):
 )
 def test_signals_at_any_moment(command, number, again, commands, folder):
     arguments, seconds = commands[command]
-    after = random.uniform(0.1, seconds)
+    after = random.uniform(0.0, seconds)
     left = ended(arguments, after, number, folder, again)
     assert not problem_of(left, number), f"after {after:.3f} s"
 
 
 @linux_only
 def test_signal_while_modules_are_imported(commands, folder):
-    left = ended(commands["inspect"][0], 0.12, signal.SIGINT, folder)
+    left = ended(commands["inspect"][0], 0.03, signal.SIGINT, folder)
     assert not problem_of(left, signal.SIGINT)
 
 
