@@ -35,8 +35,8 @@ Rule = Callable[[_Node], bool]
 
 
 def takes(operator: Operator, tensors: tuple[Tensor, ...]) -> bool:
-    """Whether XNNPACK computes this operator on 8-bit tensors, or on float32 ones with int8 weights; `tensors` are
-    those of its subgraph."""
+    """Whether XNNPACK computes this operator on 8-bit tensors, on float32 ones with int8 weights, or on floats alone
+    where its bits differ from those of TFLite's kernels; `tensors` are those of its subgraph."""
     rule = RULES.get(operator.name)
     if rule is None or not operator.outputs:
         return False
@@ -67,6 +67,11 @@ def _bytes(node: _Node, *indices: int) -> bool:
     return _is_byte(node.output) and all(_is_byte(x) and x is not None and x.dtype == node.output.dtype for x in inputs)
 
 
+def _floats(node: _Node, *indices: int) -> bool:
+    """Whether these inputs and the output are of float32."""
+    return all(tensor is not None and tensor.dtype == "float32" for tensor in (*map(node.input, indices), node.output))
+
+
 def _ratio(node: _Node, *indices: int) -> float:
     """The product of these inputs' scales over the output's, in float32."""
     scales = [x.qparams.scale for x in (*map(node.input, indices), node.output) if x is not None and x.qparams]
@@ -86,10 +91,19 @@ def _product(node: _Node) -> bool:
     return _bytes(node, 0, 1) and 2.0**-16 <= _ratio(node, 0, 1) < 2.0**8
 
 
-def _max_pool(node: _Node) -> bool:
+def _is_covered(node: _Node) -> bool:
+    """Whether windows leave no gaps."""
     options = node.options
     strides, window = ("stride_h", "stride_w"), ("filter_height", "filter_width")
-    return _bytes(node, 0) and all(options[s] <= options[size] for s, size in zip(strides, window, strict=True))
+    return all(options[s] <= options[size] for s, size in zip(strides, window, strict=True))
+
+
+def _average_pool(node: _Node) -> bool:
+    return _floats(node, 0) and _is_covered(node)
+
+
+def _max_pool(node: _Node) -> bool:
+    return _bytes(node, 0) and _is_covered(node)
 
 
 def _leaky_relu(node: _Node) -> bool:
@@ -109,9 +123,17 @@ def _quantize(node: _Node) -> bool:
     return _bytes(node, 0) and 2.0**-8 <= _ratio(node, 0) <= 2.0**7
 
 
-def _reduce(node: _Node) -> bool:
+def _has_axes(node: _Node) -> bool:
     axes = node.input(1)
-    return _bytes(node, 0) and axes is not None and axes.is_constant and 0 not in axes.shape
+    return axes is not None and axes.is_constant and 0 not in axes.shape
+
+
+def _reduce(node: _Node) -> bool:
+    return _bytes(node, 0) and _has_axes(node)
+
+
+def _mean(node: _Node) -> bool:
+    return _reduce(node) or (_floats(node, 0) and _has_axes(node))
 
 
 def _resize(node: _Node) -> bool:
@@ -187,6 +209,7 @@ def _batch_matmul(node: _Node) -> bool:
 
 RULES: dict[str, Rule] = {
     "ADD": _sum,
+    "AVERAGE_POOL_2D": _average_pool,
     "BATCH_MATMUL": _batch_matmul,
     "CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=0),
     "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3, dynamic=False),
@@ -195,7 +218,7 @@ RULES: dict[str, Rule] = {
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": _table,
     "MAX_POOL_2D": _max_pool,
-    "MEAN": _reduce,
+    "MEAN": _mean,
     "MUL": _product,
     "QUANTIZE": _quantize,
     "REDUCE_MAX": _reduce,

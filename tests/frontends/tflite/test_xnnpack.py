@@ -13,13 +13,15 @@ SHAPE = (1, 4, 4, 8)
 WINDOW = {"padding": "VALID", "strideH": 1, "strideW": 1}
 
 
-def check(graph, output, *arrays, tolerance=0.0):
+def check(graph, output, *arrays, tolerance=0.0, built=False):
     from tests.conformance.tflite_models.runner import invoke
 
     graph.packed.outputs = [output]
     content = graph.build()
     ((expected,),) = invoke(content, [list(arrays)], "default", False)
-    (found,) = qnn_ext.Interpreter(qnn_ext.from_tflite(content)).run(list(arrays)).values()
+    module = qnn_ext.from_tflite(content)
+    runs = qnn_ext.build(module) if built else qnn_ext.Interpreter(module)
+    (found,) = runs.run(list(arrays)).values()
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 
@@ -91,6 +93,42 @@ def test_float_activations_of_int8_convolutions(rng, kernel, stride, units, dept
     values[1] *= 3
     values[0, 0, 0] = 0
     check(graph, output, values, tolerance=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("window", "stride", "padding"),
+    [
+        ((2, 2), 2, "VALID"),
+        ((3, 3), 2, "SAME"),
+        ((4, 5), 1, "SAME"),
+        ((7, 5), 3, "VALID"),
+        ((15, 14), 1, "VALID"),  # the whole image
+        ((1, 1), 2, "VALID"),  # gaps: TFLite's own kernel
+    ],
+)
+def test_average_pools_of_floats(rng, window, stride, padding):
+    """Their sums have XNNPACK's order: one step later, a dynamically quantized convolution may round them."""
+    shape = (2, 15, 14, 5)
+    size = [
+        -(-extent // stride) if padding == "SAME" else (extent - taps) // stride + 1
+        for extent, taps in zip(shape[1:3], window, strict=True)
+    ]
+    graph = Graph()
+    x = graph.input(shape, "float32")
+    output = graph.tensor((2, *size, 5), "float32")
+    options = {"filterHeight": window[0], "filterWidth": window[1], "strideH": stride, "strideW": stride}
+    graph.op("AVERAGE_POOL_2D", [x], [output], act="none", padding=padding, **options)
+    check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=True)
+
+
+@pytest.mark.parametrize("axes", [[1], [2], [1, 2], [0, 1, 2]])
+def test_means_of_floats(rng, axes):
+    """XNNPACK multiplies by 1 / n where TFLite's kernel divides by n."""
+    shape, graph = (2, 7, 9, 13), Graph()
+    x = graph.input(shape, "float32")
+    output = graph.tensor([n for axis, n in enumerate(shape) if axis not in axes], "float32")
+    graph.op("MEAN", [x, graph.const(axes, "int32")], [output])
+    check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=True)
 
 
 @pytest.mark.parametrize(("name", "exponent"), [("LOGISTIC", -12), ("TANH", -12), ("TANH", -11), ("LOGISTIC", -11)])

@@ -8,6 +8,7 @@ from .... import op as qnn
 from ..node import Node
 from ..registry import converter
 from .convolution import check_rank4, strides_and_dilation, window_padding
+from .window_means import window_mean
 
 
 def _window(node: Node) -> dict:
@@ -24,11 +25,15 @@ def _window(node: Node) -> dict:
 @converter("AVERAGE_POOL_2D", max_version=3)
 def convert_average_pool2d(node: Node) -> relax.Expr:
     """The mean of the integers themselves by TFLite's rule, in either numerics. Input and output share one scale;
-    TFLite ignores a file that says otherwise."""
+    TFLite ignores a file that says otherwise. Floats are summed in XNNPACK's order, where it takes them."""
     window = _window(node)
     if not node.is_quantized(0):
         _check_float(node)
-        return node.activate(relax.op.nn.avg_pool2d(node.input(0), count_include_pad=False, **window))
+        places = (window["pool_size"], window["strides"], window["padding"])
+        mean = window_mean(node, *places) if node.delegated else None
+        if mean is None:
+            mean = relax.op.nn.avg_pool2d(node.input(0), count_include_pad=False, **window)
+        return node.activate(mean)
     target = node.output_qparams()
     qparams = (target.scale, target.zero_point, target.scale, target.zero_point)
     return node.activate(qnn.avg_pool2d(node.input(0), *qparams, rounding="TFLITE", out_dtype=target.dtype, **window))

@@ -48,14 +48,18 @@ MAX_FACTORS = 128
 
 @converter("MEAN", max_version=3)
 def convert_mean(node: Node) -> relax.Expr:
-    """Quantized means round once, with 1/n folded into the multiplier. int32 and int64 truncate towards zero."""
+    """Quantized means round once, with 1/n folded into the multiplier. XNNPACK multiplies sums of floats by 1/n. int32
+    and int64 truncate towards zero."""
     axes = reduction_axes(node)
     if quantized_or_plain(node, 0):
         return _quantized_sum(node, qnn.mean, axes)
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
+    count = math.prod(node.shape(0)[axis] for axis in axes)
+    if node.dtype() == "float32" and node.delegated:
+        total = reduced(node, relax.op.sum, node.input(0), axes)
+        return relax.op.multiply(total, number(np.float32(1) / np.float32(count)))
     if node.dtype() == "float32":
         return reduced(node, relax.op.mean, node.input(0), axes)
-    count = math.prod(node.shape(0)[axis] for axis in axes)
     total = reduced(node, relax.op.sum, node.emit(relax.op.astype(node.input(0), "int64")), axes)
     return relax.op.astype(node.emit(relax.op.divide(total, scalar(count, "int64"))), node.dtype())
 
