@@ -51,3 +51,25 @@ def test_16_bit_order_ignores_the_scales():
 def test_per_channel_operands_are_refused():
     with pytest.raises(UnsupportedOperatorError, match=r"EQUAL #0 .*per-channel"):
         compare("EQUAL", "int8", ([0.1, 0.2, 0.3], 0), (0.1, 0))
+
+
+def check_integers(operator, condition, expected):
+    """Runs an operator on two int16 vectors whose scales, and the result's, differ."""
+    pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+    from tests.conformance.tflite_models import builder
+
+    graph = builder.Graph()
+    ins = [graph.input((4,), "bool")] if condition else []
+    ins += [graph.input((4,), "int16", builder.Q(scale)) for scale in (0.5, 0.1)]
+    graph.op(operator, ins, [graph.output((4,), "int16", builder.Q(0.2))])
+    values = [np.bool_(condition)] if condition else []
+    values += [np.int16([1, 2, 3, 4]), np.int16([100, 200, 2, -400])]
+    np.testing.assert_array_equal(Interpreter(from_tflite(graph.build()))(*values), expected)
+
+
+def test_selected_and_extreme_integers_ignore_the_scales():
+    """As in LiteRT: converters of 16-bit models leave operands with scales of their own."""
+    check_integers("SELECT", [True, False, True, False], [1, 200, 3, -400])
+    check_integers("SELECT_V2", [True, False, True, False], [1, 200, 3, -400])
+    check_integers("MAXIMUM", None, [100, 200, 3, 4])
+    check_integers("MINIMUM", None, [1, 2, 2, -400])

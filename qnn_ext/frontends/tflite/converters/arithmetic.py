@@ -165,14 +165,10 @@ def _squared_difference_int8(node: Node) -> relax.Expr:
 
 @converter("MAXIMUM", "MINIMUM", max_version=4)
 def convert_extremum(node: Node) -> relax.Expr:
-    """On the integers themselves: operands whose QParams differ from the result's are requantized first."""
+    """On the integers themselves, as LiteRT whatever the scales of operands and result."""
     require_dtype(node, same_dtype(node, 0, 1), "int8", "uint8", "int16", "int32", "int64", "float32")
     function = relax.op.maximum if node.operator.name == "MAXIMUM" else relax.op.minimum
-    operands = [node.input(i) for i in (0, 1)]
-    if quantized_or_plain(node, 0, 1):
-        output = result_qparams(node)
-        operands = [node.emit(node.requantize(x, tensor_qparams(node, i), output)) for i, x in enumerate(operands)]
-    return function(*operands)
+    return function(node.input(0), node.input(1))
 
 
 @converter("ADD_N", max_version=1)

@@ -160,11 +160,7 @@ def convert_select_v2(node: Node) -> relax.Expr:
 
 
 def _select(node: Node, condition: relax.Expr) -> relax.Expr:
+    """LiteRT copies integers as they are, whatever the scales of operands and result."""
     require_dtype(node, node.dtype(0), "bool")
     require_dtype(node, same_dtype(node, 1, 2), *NUMERIC, "uint32", "bool")
-    if node.is_quantized(1):
-        output = node.output_qparams()
-        operands = [node.emit(node.requantize(node.input(i), node.qparams(i), output)) for i in (1, 2)]
-    else:
-        operands = [node.input(1), node.input(2)]
-    return relax.op.where(condition, *operands)
+    return relax.op.where(condition, node.input(1), node.input(2))
