@@ -29,6 +29,13 @@ RNG = np.random.default_rng(23)
 CHANNELS = 16
 SPREAD = np.exp(RNG.normal(size=CHANNELS) * 1.5)
 DATA = RNG.normal(size=(24, 3, 12, 12)).astype(np.float32)
+START = RNG.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def weights_of_its_own():
+    """Each test draws the same weights, whichever others this process has run before."""
+    RNG.bit_generator.state = START
 
 
 def weight(*shape, of=1.0):
