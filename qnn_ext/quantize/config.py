@@ -122,9 +122,9 @@ class QConfig:
     dynamic:         quantize activations at run time with the actual range of each tensor: needs no data
     target:          as `build` takes it; only decides what dtype_input "auto" means. None: this machine
     float_functions: functions that stay float between integer products: "softmax", "layer_norm" (with what normalizes
-                     otherwise: see `annotate.normalizations` and `annotate.divisions`), "gelu" (in registers, after its
-                     product), "log" (with the filter bank whose spectrum it reads). Those not listed have their data
-                     quantized: gelu becomes a table
+                     otherwise, and statistics: see `annotate.normalizations`, `annotate.divisions` and
+                     `annotate.statistics`), "gelu" (in registers, after its product), "log" (with the filter bank whose
+                     spectrum it reads). Those not listed have their data quantized: gelu becomes a table
     num_workers:     processes that calibrate in parallel
 
     Raises QuantizationError for values out of range and for fields that contradict each other.

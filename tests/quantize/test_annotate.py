@@ -399,6 +399,65 @@ def test_divisions_within_a_kernel_or_behind_other_functions_keep_no_product_in_
     assert found["x"] == found["divided"] == "input"
 
 
+# ---- statistics --------------------------------------------------------------------------------------------------
+
+
+def pooled(emit, x, attentive=False):
+    """Mean and deviation over time of what a layer computes, which a dense layer reads, as in networks for voices."""
+    rng = np.random.default_rng(8)
+    first, second, scores, last = (
+        constant(rng.normal(size=shape).astype(np.float32)) for shape in ((8, 8), (8, 8), (8, 8), (16, 5))
+    )
+    y = emit(relax.op.nn.relu(emit(relax.op.matmul(emit(relax.op.nn.relu(emit(relax.op.matmul(x, first)))), second))))
+    y = emit(relax.op.add(y, constant(np.full(8, 20, np.float32))), "y")  # the mean is much larger than the deviation
+    if attentive:
+        weights = emit(relax.op.nn.softmax(emit(relax.op.matmul(y, scores)), 1))
+        mean, square = (emit(relax.op.multiply(weights, one)) for one in (y, emit(relax.op.multiply(y, y))))
+        mean, square = (emit(relax.op.sum(one, [1]), name) for one, name in ((mean, "mean"), (square, "square")))
+    else:
+        mean = emit(relax.op.mean(y, [1]), "mean")
+        turned = emit(relax.op.permute_dims(y, [0, 2, 1]))
+        square = emit(relax.op.mean(emit(relax.op.multiply(turned, turned)), [2]), "square")
+    variance = emit(relax.op.subtract(square, emit(relax.op.multiply(mean, mean))))
+    deviation = emit(relax.op.sqrt(emit(relax.op.maximum(variance, constant(np.float32(1e-6))))), "deviation")
+    return emit(relax.op.matmul(emit(relax.op.concat([mean, deviation], 1), "pooled"), last), "z")
+
+
+@pytest.mark.parametrize("attentive", [False, True])
+def test_statistics_stay_in_float(attentive):
+    """Up to the sums' own data, which they read before these are rounded for a product."""
+    model = float_module((1, 24, 8), lambda emit, x: pooled(emit, x, attentive))
+    annotated = annotate(model, config())
+    found = {site.name for site in sites(annotated) if site.role != "weight"}
+    assert not found & {"mean", "square", "deviation"} and len(found) == (4 if attentive else 3)
+    marked = {binding.var: binding.value for binding in bindings_of(annotated.ir["main"])}
+    read = {arg for value in marked.values() if op_name(value) in ("multiply", "sum", "mean") for arg in value.args}
+    assert not any(op_name(marked.get(arg)) == "qnn.observe" for arg in read)
+
+    rng = np.random.default_rng(4)
+    data = [rng.normal(size=(1, 24, 8)).astype(np.float32) * rng.uniform(0.5, 2) for _ in range(16)]
+
+    def sqnr(**fields):
+        found = quantize(model, dataset=data, config=config(calibrate_mode="minmax", **fields))
+        want, got = (
+            np.stack([next(iter(Interpreter(one).run([x]).values())) for x in data]).astype(np.float64)
+            for one in (model, found)
+        )
+        return 10 * np.log10(np.square(want - want.mean(0)).sum() / np.square(got - want).sum())
+
+    best = sqnr()
+    assert best > 25 and sqnr(float_functions=("softmax", "gelu", "log")) < best - 6, best
+
+
+def test_means_without_deviations_are_no_statistics():
+    def body(emit, x):
+        y = emit(relax.op.nn.relu(conv(emit, x, "a")))
+        mean = emit(relax.op.mean(y, [2, 3], keepdims=True), "mean")
+        return conv(emit, emit(relax.op.subtract(y, mean), "less"), "b")
+
+    assert set(activations(body)) >= {"x", "less"}
+
+
 # ---- the way to the outputs --------------------------------------------------------------------------------------
 
 

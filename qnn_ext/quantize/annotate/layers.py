@@ -17,6 +17,7 @@ from .families import Family, is_constant
 from .logarithms import before_logarithms
 from .loop_products import loop_layers
 from .normalizations import normalizations
+from .statistics import statistics
 
 _HELPER = re.compile(r"_part\d*$")
 
@@ -55,7 +56,8 @@ def layers_of(graph: Graph, config: QConfig) -> list[Layer]:
     floats = normalizations(graph) if "layer_norm" in config.float_functions else set()
     spectra = before_logarithms(graph) if "log" in config.float_functions else set()
     exact = spectra | (divided_products(graph) if "layer_norm" in config.float_functions else set())
-    floats |= {c for c in graph.clusters if _family(graph, c) is not Family.PRODUCT and spectra & set(c.members)}
+    in_float = spectra | (statistics(graph) if "layer_norm" in config.float_functions else set())
+    floats |= {c for c in graph.clusters if _family(graph, c) is not Family.PRODUCT and in_float & set(c.members)}
     clusters = [c for c in graph.clusters if _family(graph, c) is not Family.FLOAT and c not in floats]
     clusters.sort(key=lambda cluster: cluster.end if cluster.head is None else cluster.head)
     names = _distinct([_name(graph, cluster) for cluster in clusters])

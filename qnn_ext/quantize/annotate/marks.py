@@ -19,6 +19,7 @@ from .clusters import Cluster, Graph
 from .families import Family, is_constant, is_integer_resize
 from .layers import Layer, layers_of, weight_axis
 from .logarithms import filters_of_spectra
+from .statistics import statistics
 
 
 def annotate_main(module: QnnModule, config: QConfig) -> QnnModule:
@@ -28,6 +29,7 @@ def annotate_main(module: QnnModule, config: QConfig) -> QnnModule:
     products = {layer.head: layer.config for layer in layers if layer.is_product}
     half = {head: config.precision for head, config in products.items() if config.precision in HALVES}
     exact = {layer.head for layer in layers if not layer.config.quantized and layer.is_product}
+    exact |= statistics(graph) if "layer_norm" in config.float_functions else set()
     wishes = _Wishes(graph, layers, config)
     return replace(module, ir=_marked(graph, wishes.weights(), wishes.activations(), half, exact))
 
@@ -255,8 +257,8 @@ def _marked(
     exact: set[int],
 ) -> IRModule:
     """The module with its marks, each right after the variable it is for, weights before their product; the products in
-    `half` are in the precision given there. Those in `exact` with a constant read tensors as they are before they are
-    quantized."""
+    `half` are in the precision given there. What is in `exact`, of products those with a constant, reads tensors before
+    they are quantized."""
     new = Rebuild(graph.function)
     unmarked: dict[Any, Any] = {}
 
@@ -276,10 +278,10 @@ def _marked(
         for param in graph.function.params:
             mark(param, param)
         for index, binding in enumerate(graph.bindings):
-            value = new.substituted(binding.value)
-            if graph.families[index] in (Family.PRODUCT, Family.ANNOTATED):
-                if index in exact and any(map(is_constant, binding.value.args)):
-                    value = substitute(binding.value, unmarked)
+            product = graph.families[index] in (Family.PRODUCT, Family.ANNOTATED)
+            reads_unmarked = index in exact and (not product or any(map(is_constant, binding.value.args)))
+            value = substitute(binding.value, unmarked) if reads_unmarked else new.substituted(binding.value)
+            if product:
                 args = [marked_weight(index, position, arg) for position, arg in enumerate(value.args)]
                 value = relax.Call(value.op, args, value.attrs, value.ty_args)
                 value = in_precision(value, new.builder.emit, half[index]) if index in half else value
