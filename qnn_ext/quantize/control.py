@@ -109,7 +109,7 @@ def control_accuracy(
               `validation_data`. Those of a model with states form a sequence
     metric:   function of a model, which it calls like an Engine (`model(image)`, `model.run({...})`), that returns a
               number, higher for a better model. With states it is an Engine: `-perplexity(LanguageModel(model), texts)`
-    max_drop: by how much the metric may be lower than that of the float model
+    max_drop: by how much the metric may be lower than that of the float model, in its units
     keep:     where layers go that need more than 8 bits. "int16": 16-bit activations times 8-bit weights; "float32";
               "auto": 16 bits if that is about as good as float. On CPUs with 8-bit dot products float is faster
     sensitivity_samples: batches on which the noise of each tensor, or layer in groups, is measured. None: 4, of small

@@ -19,6 +19,8 @@ from .shards import batch_named
 
 Metric = Callable[[Runner], float]
 
+_SHOWN = 80  # characters of what a metric returned
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -38,9 +40,19 @@ class Goal:
             raise QuantizationError(f"metric must be a function of a model, found {type(self.metric).__name__}")
         for name, value in (("min_sqnr", self.min_sqnr), ("max_drop", self.max_drop)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float, np.number))):
-                raise QuantizationError(f"{name} must be a number, found {value!r}")
+                raise QuantizationError(f"{name} must be a number, found {value!r}{self._remedy(name, value)}")
             if value is not None and not np.isfinite(value):
                 raise QuantizationError(f"{name} must be finite, found {value!r}")
+        if self.max_drop is not None and self.max_drop < 0:
+            raise QuantizationError(
+                f"max_drop must be at least 0, found {self.max_drop!r}: by how much the metric may fall. If lower is "
+                "better, as for an error, let metric return its negative"
+            )
+
+    def _remedy(self, name: str, value: Any) -> str:
+        if name != "max_drop" or not isinstance(value, str) or "%" not in value:
+            return ""
+        return ": it is in units of the metric. For a share of the float model's, give that share times its metric"
 
     def reached(self, sqnr: float, metric: float | None, reference: float | None) -> bool:
         """Whether these figures are good enough; reference: the float model's metric."""
@@ -85,6 +97,7 @@ class Judge:
         for index, batch in enumerate(itertools.islice(data, samples)):
             with batch_named(index):
                 self._exact.append(list(runner.run(list(batch)).values()))
+        self.reference: float | None = None
         self.reference = self._metric(runner)
         self.digest = digest_of(itertools.islice(data, samples))
 
@@ -108,14 +121,35 @@ class Judge:
         return meters
 
     def _metric(self, runner: Runner) -> float | None:
+        """The metric of the float model, which is finite, or of one that is tried: NaN, such as the correlation with
+        results that are all equal, is worse than any number."""
         if self.goal.metric is None:
             return None
         runner.reset_state()
-        found = self.goal.metric(runner)
-        try:
-            value = float(found)
-        except (TypeError, ValueError):
-            raise QuantizationError(f"metric must return a number, found {found!r}") from None
-        if np.isnan(value):
-            raise QuantizationError("metric returned NaN: it must return a number, higher for a better model")
-        return value
+        value = _number(self.goal.metric(runner))
+        if np.isfinite(value):
+            return value
+        if self.reference is None or value == np.inf:
+            which = "the float model" if self.reference is None else "a quantized model"
+            raise QuantizationError(
+                f"metric returned {'NaN' if np.isnan(value) else value} for {which}: it must return a finite number, "
+                "higher for a better model"
+            )
+        return -np.inf
+
+
+def _number(found: Any) -> float:
+    """What a metric returned as a number. Raises QuantizationError."""
+    try:
+        if isinstance(found, (str, bytes)):
+            raise TypeError
+        return float(found.item() if hasattr(found, "item") else found)
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(found, "shape", None)
+        shown = repr(found) if shape is None else f"{type(found).__name__} of shape {tuple(shape)}"
+        if len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]} …"
+        raise QuantizationError(
+            f"metric must return a number, higher for a better model, found {shown}: return one of its values, or "
+            "their mean"
+        ) from None

@@ -1,5 +1,6 @@
 """Accuracy control: goals are kept by the integers, and what was measured is not measured again."""
 
+import itertools
 import json
 import sys
 import warnings
@@ -247,8 +248,19 @@ def test_a_goal_out_of_reach_names_the_best(module):
         search(module, min_sqnr=400, keep="int16")
     report = caught.value.report
     assert report.chosen is None and report.best.sqnr == max(trial.sqnr for trial in report.trials)
-    with pytest.raises(AccuracyError, match="metric of at least 1 − -2"):
-        search(module, metric=lambda model: 1.0, max_drop=-2.0)
+    values = itertools.chain([1.0], itertools.repeat(float("nan")))  # of a correlation with results that are all equal
+    with pytest.raises(AccuracyError, match=r"metric of at least 1 − 0\.5; the best was .* metric -inf"):
+        search(module, metric=lambda model: next(values), max_drop=0.5)
+
+
+def test_a_trial_that_is_infinitely_good_is_no_answer(module):
+    values = itertools.chain([1.0], itertools.repeat(np.inf))
+    with pytest.raises(QuantizationError, match="metric returned inf for a quantized model"):
+        search(module, metric=lambda model: next(values), max_drop=0.5)
+
+
+def test_a_metric_may_be_an_array_of_one_element(module):
+    assert search(module, metric=lambda model: np.ones((1,)), max_drop=0).report.reference == 1.0
 
 
 def test_a_goal_that_only_float_reaches(module):
@@ -336,7 +348,20 @@ def test_states_start_anew_for_each_trial():
         ),
         ({"min_sqnr": 30, "keep": "int16", "config": QConfig(weight_only=True)}, "get 8 bits, then float"),
         ({"metric": lambda model: None, "max_drop": 1}, "metric must return a number"),
-        ({"metric": lambda model: float("nan"), "max_drop": 1}, "metric returned NaN"),
+        ({"metric": lambda model: float("nan"), "max_drop": 1}, "metric returned NaN for the float model"),
+        ({"metric": lambda model: -np.inf, "max_drop": 1}, "metric returned -inf for the float model"),
+        (
+            {"metric": lambda model: np.ones((2, 3)), "max_drop": 1},
+            r"found ndarray of shape \(2, 3\): return one of its",
+        ),
+        ({"metric": lambda model: {"top1": 0.5}, "max_drop": 1}, "found {'top1': 0.5}: return one of its values"),
+        (
+            {"metric": lambda model: "0.5", "max_drop": 1},
+            "must return a number, higher for a better model, found '0.5'",
+        ),
+        ({"metric": lambda model: [0.0] * 99, "max_drop": 1}, r"found \[0.0, 0.0, .* …: return"),
+        ({"metric": len, "max_drop": "1 %"}, "max_drop must be a number, found '1 %': it is in units of the metric"),
+        ({"metric": len, "max_drop": -1}, "If lower is better, as for an error, let metric return its negative"),
     ],
 )
 def test_mistakes(module, arguments, message):
