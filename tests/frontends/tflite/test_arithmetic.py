@@ -74,13 +74,25 @@ def test_quantized_division_by_zero_is_refused(dtype):
         binary("DIV", dtype, [50, 50], [zero + 100, zero], qs)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16"])
-def test_quotients_near_zero(dtype):
-    """1 / 100: beyond 31 bits LiteRT's shift wraps around; numerics "float32" does not follow."""
-    scale = 0.24 if dtype == "int8" else 0.0043
-    qs = ((0.05, 0), (0.05, 0), (scale, 0))
-    y = 100 if dtype == "int8" else 30000
-    assert binary("DIV", dtype, [1, -1], [y, y], qs, numerics="float32").tolist() == [0, 0]
+def test_quotients_near_zero():
+    """1 / 30000: beyond 31 bits the shift of LiteRT's reference kernel wraps around; numerics "float32" does not
+    follow."""
+    qs = ((0.05, 0), (0.05, 0), (0.0043, 0))
+    assert binary("DIV", "int16", [1, -1], [30000, 30000], qs, numerics="float32").tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(("lhs", "rhs", "output"), [(0.05, 0.05, 0.24), (0.011, 0.7, 0.02), (0.3, 0.01, 4.0)])
+def test_all_quotients_of_bytes(dtype, lhs, rhs, output):
+    """Small ones too, where the shift wraps around in LiteRT's default kernel as well."""
+    middle, graph = (0 if dtype == "int8" else 128), Graph()
+    values = np.arange(256, dtype=np.uint8).view(dtype)
+    x, y = (column.reshape(-1) for column in np.meshgrid(values, values[values != middle], indexing="ij"))
+    operands = [graph.input(x.shape, dtype, Q(scale, middle)) for scale in (lhs, rhs)]
+    graph.op("DIV", operands, [graph.output(x.shape, dtype, Q(output, middle))], act="none")
+    content = graph.build()
+    ((expected,),) = invoke(content, [[x, y]], "default", False)
+    np.testing.assert_array_equal(Interpreter(from_tflite(content))(x, y), expected)
 
 
 def test_quantized_floor_div_is_refused():

@@ -28,7 +28,7 @@ from .arithmetic import integer_division
 # x / y = x · 2^headroom · (1/y) · 2^−(headroom + reciprocal shift): the quotient is first computed with all 31 bits,
 # then multiplied by s_x / (s_y·s_o) and shifted back. TFLite does not guard that last shift: beyond 31 bits, for
 # dividends near zero, it is undefined in C++, and on x86 the count wraps: 1 / 60 may come out as the largest integer.
-# Numerics "tflite" reproduces x86; "float32" shifts by the full count.
+# That of 8 bits wraps in all of LiteRT's kernels; of 16 bits, numerics "float32" shifts by the full count.
 
 
 @converter("DIV", max_version=2)
@@ -67,15 +67,13 @@ def _divide_by_table(node: Node, divisor: relax.Expr, lhs: QParams, rhs: QParams
     columns = node.emit(relax.op.subtract(node.emit(relax.op.astype(divisor, "int32")), scalar(low)))
     index = node.emit(relax.op.add(node.emit(relax.op.multiply(rows, scalar(256))), columns))
     x, y = np.meshgrid(domain(lhs.dtype), domain(rhs.dtype), indexing="ij")
-    quotients = divide_array(x.reshape(-1), y.reshape(-1), lhs, rhs, output, wrap=node.reference_kernels)
+    quotients = divide_array(x.reshape(-1), y.reshape(-1), lhs, rhs, output)
     return qnn.table(node.emit(relax.op.astype(index, "uint16")), quotients)
 
 
-def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, output: QParams, wrap: bool) -> np.ndarray:
-    """TFLite's DivElementwise without activation; division by zero, which is refused elsewhere, divides by one.
-
-    wrap: the count of the last shift wraps at 32, as on x86
-    """
+def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, output: QParams) -> np.ndarray:
+    """TFLite's DivElementwise without activation, on x86; division by zero, which is refused elsewhere, divides by
+    one."""
     multiplier, out_shift = _multiplier(lhs, rhs, output)
     dividend = x.astype(np.int64) - int(lhs.zero_point)
     divisor = y.astype(np.int64) - int(rhs.zero_point)
@@ -84,7 +82,7 @@ def divide_array(x: np.ndarray, y: np.ndarray, lhs: QParams, rhs: QParams, outpu
     headroom = _headroom(dividend)
     quotient = reference.saturating_rounding_doubling_high_mul(dividend << headroom, inverse)
     scaled = reference.saturating_rounding_doubling_high_mul(quotient, np.asarray(multiplier, np.int64))
-    result = _shift_right(scaled, headroom + inverse_shift - out_shift, wrap) + int(output.zero_point)
+    result = _shift_right(scaled, headroom + inverse_shift - out_shift) + int(output.zero_point)
     return reference.saturate(result, output.dtype)
 
 
@@ -93,12 +91,11 @@ def _headroom(x: np.ndarray) -> np.ndarray:
     return leading_zeros(np.where(x < 0, ~x, x)) - 1
 
 
-def _shift_right(x: np.ndarray, exponent: np.ndarray, wrap: bool) -> np.ndarray:
-    """x / 2^exponent, rounded; a negative exponent multiplies, or wraps too."""
+def _shift_right(x: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """x / 2^exponent, rounded. Where the count wraps, at 32 and below 0, all bits of the remainder mask are set, so every
+    x ≥ 0 is rounded up."""
     right = reference.rounding_divide_by_pot(x, np.clip(exponent, 0, 62))
-    if wrap:  # then all bits of the remainder mask are set, so every x ≥ 0 is rounded up
-        return np.where((exponent < 0) | (exponent > 31), (x >> (exponent & 31)) + (x >= 0), right)
-    return np.where(exponent < 0, x << np.clip(-exponent, 0, 31), right)
+    return np.where((exponent < 0) | (exponent > 31), (x >> (exponent & 31)) + (x >= 0), right)
 
 
 # ---- 16 bits: tables for whatever depends on one operand, the rest in int64 --------------------------------------
