@@ -109,6 +109,24 @@ def test_gelu_whose_inner_value_has_another_reader(rng):
     check(nodes, HALVES | {"root": F32(2**0.5)}, numbers(rng, 4000) * 4, outputs=("y", "z"))
 
 
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("change", ["", "square", "factor", "another reader"])
+def test_gelu_by_tanh_written_out(rng, ends, change):
+    """ONNX Runtime makes one operator of it, unless the graph returns it or reads something within."""
+    constants = HALVES | {"k": F32(0.04 if change == "factor" else 0.044715), "s": F32(0.79788457), "three": F32(3)}
+    if change == "square":
+        inner = ["Mul", ["k", "x"], ["a"]], ["Mul", ["x", "a"], ["b"]], ["Add", ["one", "b"], ["c"]]
+        inner = *inner, ["Mul", ["x", "s"], ["d"]], ["Mul", ["c", "d"], ["i"]]
+    else:
+        inner = ["Pow", ["x", "three"], ["a"]], ["Mul", ["a", "k"], ["b"]], ["Add", ["x", "b"], ["c"]]
+        inner = *inner, ["Mul", ["s", "c"], ["i"]]
+    outer = ["Tanh", ["i"], ["t"]], ["Add", ["t", "one"], ["p"]], ["Mul", ["half", "x"], ["h"]]
+    nodes = [node(*one) for one in (*inner, *outer, ["Mul", ["p", "h"], ["g"]], ["Abs", ["g"], ["y"]])]
+    nodes += [node("Neg", ["b"], ["z"])] if change == "another reader" else []
+    outputs = ("y", *(["z"] if change == "another reader" else []), *(["g"] if ends else []))
+    check(nodes, constants, numbers(rng, 4000) * 4, outputs=outputs)
+
+
 @pytest.mark.skipif("avx512f" not in host_features(), reason="the order of sums is that of AVX-512")
 @pytest.mark.parametrize("length", [7, 16, 64, 197, 768])
 def test_softmax(rng, length):

@@ -10,7 +10,7 @@ from tvm import relax
 from ....limits import check_rank
 from ....op.base import constant, normalize_axis
 from ..fallback import convert_with_tvm
-from ..fusions.gelu import gelu_argument
+from ..fusions.gelu import gelu_argument, gelu_by_tanh
 from ..fusions.layer_normalization import layer_normalization, rms_normalization
 from ..fusions.scaled_product import rescaled_matmul
 from ..node import Node
@@ -72,6 +72,8 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
         return normalized
     if node.op_type == "Mul" and (normalized := rms_normalization(node)) is not None:
         return normalized
+    if node.op_type == "Mul" and (gelu := gelu_by_tanh(node)) is not None:
+        return gelu
     if node.op_type in ("Mul", "Div") and (product := rescaled_matmul(node)) is not None:
         return product
     if node.op_type == "Div" and (argument := gelu_argument(node)) is not None:
