@@ -38,8 +38,8 @@ def gelu_by_tanh(node: Node) -> relax.Expr | None:
     for name, other in (node.operator.inputs, node.operator.inputs[::-1]):
         half, raised = _scaled(chain, name, 0.5), chain.only(other, "Add")
         name_of_tanh = None if raised is None else _operand_beside(chain, raised, 1.0)
-        tanh = name_of_tanh and chain.only(name_of_tanh, "Tanh")
-        if half is None or not tanh or node.operator.outputs[0] in node.assembly.neighbours.outputs:
+        tanh = chain.only(name_of_tanh, "Tanh") if name_of_tanh else None
+        if half is None or tanh is None or node.operator.outputs[0] in node.assembly.neighbours.outputs:
             continue
         x = chain.value(half)
         if str(x.ty.dtype) == "float32" and _is_inner(chain, tanh.inputs[0], half):
@@ -50,8 +50,8 @@ def gelu_by_tanh(node: Node) -> relax.Expr | None:
 def _is_inner(chain: Chain, name: str, x: str) -> bool:
     """Whether a value is √(2/π) · (x + 0.044715·x³), or (√(2/π)·x) · (1 + 0.044715·x·x)."""
     total = _scaled(chain, name, _SLOPE)
-    added = total and chain.only(total, "Add")
-    if added:
+    added = chain.only(total, "Add") if total else None
+    if added is not None:
         return any(one == x and _is_scaled_cube(chain, other, x) for one, other in (added.inputs, added.inputs[::-1]))
     product = chain.only(name, "Mul")
     if product is None:
@@ -66,8 +66,8 @@ def _is_inner(chain: Chain, name: str, x: str) -> bool:
 
 def _is_scaled_cube(chain: Chain, name: str, x: str) -> bool:
     cube = _scaled(chain, name, _CUBIC)
-    power = cube and chain.only(cube, "Pow")
-    return bool(power) and power.inputs[0] == x and _is_number(chain, power.inputs[1], 3.0)
+    power = chain.only(cube, "Pow") if cube else None
+    return power is not None and power.inputs[0] == x and _is_number(chain, power.inputs[1], 3.0)
 
 
 def _is_scaled_square(chain: Chain, name: str, x: str) -> bool:
