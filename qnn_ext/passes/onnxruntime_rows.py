@@ -42,8 +42,8 @@ _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
 
 def with_marks(mod: IRModule, names: Sequence[str]) -> IRModule:
-    """`mod` that knows which variables are global averages, norms of sums, and sums and functions of ONNX's own, which
-    their operators do not tell."""
+    """`mod` that knows which variables are global averages, norms of sums, sums and functions of ONNX's own, and
+    products that stay in float, which their operators do not tell."""
     return with_main(mod, mod["main"].with_attr(MARKS, list(names))) if names else mod
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ...module import FloatNote
+from ..onnxruntime_rows import MARKS
 from ..rewrite import Rebuild, bindings_of, op_name
 from .context import Carried, Context
 from .notes import reason_for
@@ -28,6 +29,7 @@ class Walker:
         self._carried = Carried(self._new)
         self._notes: list[FloatNote] = []
         self._in_float = in_float
+        self._marked = frozenset(map(str, (mod["main"].attrs or {}).get(MARKS) or ()))
 
     def run(self) -> tuple[IRModule, tuple[FloatNote, ...]]:
         """The module with integer operators, and a note for each operator that stays in float."""
@@ -42,7 +44,7 @@ class Walker:
     def _visit(self, binding: relax.VarBinding) -> None:
         value, var = binding.value, binding.var
         context = Context(self._carried, var)
-        rule = None if op_name(value) in self._in_float else rule_of(value)
+        rule = None if self._stays_float(value, var) else rule_of(value)
         result = self._carried.field(value) if isinstance(value, relax.TupleGetItem) else None
         if rule is not None:
             result = rule(value, context)
@@ -53,10 +55,15 @@ class Walker:
             self._note(value, var, context.remark)
         self._carried.bind(var, result)
 
+    def _stays_float(self, value: Any, var: Any) -> bool:
+        """Whether the framework computes it in float: the operator wherever it is, or this product."""
+        name = op_name(value)
+        return name in self._in_float or (name == "matmul" and var.name in self._marked)
+
     def _note(self, value: Any, var: Any, reason: str | None) -> None:
         name = op_name(value)
         found = reason_for(name, value, self._carried.known) if name and reason is None else reason
-        if found is not None and name in self._in_float:
+        if found is not None and self._stays_float(value, var):
             found = "the framework computes it in float, and integers would not give its bits"
         if found is not None:
             self._notes.append(FloatNote(str(var.name), name, found))

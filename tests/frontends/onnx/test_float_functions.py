@@ -322,6 +322,14 @@ def test_instance_normalization(rng, shape):
     check_quantized([norm], parts, numbers(rng, *shape) * 2 + 1)
 
 
+@pytest.mark.parametrize("shape", [(9, 96), (2, 33, 6, 5)])
+def test_batch_normalization(rng, shape):
+    """1 / deviation is rounded before it is multiplied."""
+    parts = {name: numbers(rng, shape[1]) for name in ("scale", "beta", "mean")}
+    parts["variance"] = np.abs(numbers(rng, shape[1])) + F32(0.1)
+    check_quantized([node("BatchNormalization", ["x", *parts], ["y"])], parts, numbers(rng, *shape))
+
+
 @pytest.mark.parametrize("channels", [7, 32])
 @pytest.mark.parametrize("size", [(2, 3), (7, 7), (8, 8)])
 def test_global_average(rng, channels, size):
@@ -402,3 +410,17 @@ def test_rms_normalization_written_out(rng, order, source):
     ]
     parts = {"two": F32(2), "small": F32(1e-6), "gamma": numbers(rng, 96), "fine": F32(0.05), "middle": np.uint8(128)}
     check_quantized(nodes, parts, numbers(rng, 2, 9, 96), opset=13)
+
+
+@pytest.mark.parametrize("equation, a, b", [
+    ("bqc,bchw->bqhw", (1, 6, 32), (1, 32, 16, 16)), ("bhid,bhjd->bhij", (1, 4, 9, 16), (1, 4, 9, 16)),
+])  # fmt: skip
+def test_einsum_of_quantized_tensors(rng, equation, a, b):
+    """ONNX Runtime computes it in float, whatever it reads."""
+    constants = {"s": F32(0.031), "z": np.uint8(120)}
+    nodes = []
+    for name in ("a", "b"):
+        nodes.append(node("QuantizeLinear", [name, "s", "z"], [f"{name}q"]))
+        nodes.append(node("DequantizeLinear", [f"{name}q", "s", "z"], [f"{name}d"]))
+    nodes.append(node("Einsum", ["ad", "bd"], ["y"], equation=equation))
+    check(nodes, constants, {"a": numbers(rng, *a), "b": numbers(rng, *b)}, interpreted=False)

@@ -13,7 +13,8 @@ from ..registry import converter
 
 @converter("BatchNormalization", since=7)
 def batch_normalization(node: Node) -> relax.Expr:
-    """y = x · a + (b − mean · a) with a = scale / sqrt(var + epsilon), which is constant when the statistics are."""
+    """y = x · a + (b − mean · a) with a = (1 / sqrt(var + epsilon)) · scale, which is constant when the statistics are;
+    ONNX Runtime rounds in this order."""
     if node.attribute("training_mode", 0) or any(node.has_output(index) for index in range(1, len(node.outputs))):
         raise node.unsupported("batch normalization in training mode; export the model for inference")
     shape = node.shape(0)
@@ -29,7 +30,8 @@ def batch_normalization(node: Node) -> relax.Expr:
     )
     epsilon = constant(np.float32(node.attribute("epsilon", 1e-5)))
     deviation = node.emit(relax.op.sqrt(node.emit(relax.op.add(variance, epsilon))))
-    factor = node.emit(relax.op.divide(scale, deviation))
+    inverse = node.emit(relax.op.divide(constant(np.float32(1)), deviation))
+    factor = node.emit(relax.op.multiply(inverse, scale))
     offset = node.emit(relax.op.subtract(bias, node.emit(relax.op.multiply(mean, factor))))
     if dtype != "float32":
         factor, offset = (node.emit(relax.op.astype(value, dtype)) for value in (factor, offset))

@@ -221,7 +221,8 @@ def einsum(node: Node) -> relax.Expr:
 
 
 def _as_matmul(node: Node, equation: str, operands: list[relax.Expr]) -> relax.Expr | None:
-    """The equation as permute → reshape → matmul → reshape → permute; None unless it is a plain product of two."""
+    """The equation as permute → reshape → matmul → reshape → permute; None unless it is a plain product of two. The
+    mark says that ONNX Runtime multiplies quantized tensors in float here."""
     terms, arrow, result = equation.partition("->")
     left, comma, right = terms.partition(",")
     letters = [left, right, result]
@@ -254,5 +255,6 @@ def _as_matmul(node: Node, equation: str, operands: list[relax.Expr]) -> relax.E
 
     product = relax.op.matmul(arranged(operands[0], left, rows, inner), arranged(operands[1], right, inner, columns))
     computed = [*batch, *rows, *columns]
-    spread = node.emit(relax.op.reshape(node.emit(product), tuple(sizes[c] for c in computed)))
+    computed_in_float = node.assembly.emit_marked(product, node.outputs[0])
+    spread = node.emit(relax.op.reshape(computed_in_float, tuple(sizes[c] for c in computed)))
     return relax.op.permute_dims(spread, [computed.index(letter) for letter in result])
