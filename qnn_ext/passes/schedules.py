@@ -70,10 +70,11 @@ class _Alike:
 def _template(
     marked: tirx.PrimFunc, numbers: list[Immediate], expected: tirx.PrimFunc, step: Step
 ) -> tirx.PrimFunc | None:
-    """The scheduled function with marks, unless it says something else with the numbers in their place."""
+    """The scheduled function with marks, unless it says something else with the numbers in their place, or a mark does
+    not fit into the type that its number is cast to."""
     try:
         result = step(marked)
-    except ScheduleError:
+    except (ScheduleError, ValueError):
         return None
     return result if tvm_ffi.structural_equal(_with_numbers(result, numbers), expected) else None
 

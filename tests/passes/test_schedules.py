@@ -17,6 +17,7 @@ from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.schedules import Schedules
 from tests.cases.loops import as_model
 from tests.cpus import cpu_target
+from tests.frontends.onnx.graphs import model, node, value
 
 from .modules import module
 
@@ -142,3 +143,30 @@ def test_layers_that_share_a_schedule_are_exact(rng):
     mod = layers(rng)
     x = rng.integers(0, 256, (1, 9, 9, 16)).astype(np.uint8)
     np.testing.assert_array_equal(qnn_ext.build(as_model(mod), num_threads=1)(x), interpret(mod, [x])[0])
+
+
+def test_marks_that_do_not_fit_into_a_type(rng):
+    """Steps of uint16 within a kernel: its bounds are cast to uint16, which no mark for an int32 fits into."""
+    constants: dict[str, np.ndarray] = {"half": np.float32(0.5)}
+    nodes: list = []
+
+    def quantized(name: str) -> str:
+        k = len(nodes)
+        constants.update({f"s{k}": np.float32(3e-4 + 1e-6 * k), f"z{k}": np.uint16(30_000 + k)})
+        nodes.append(node("QuantizeLinear", [name, f"s{k}", f"z{k}"], [f"q{k}"]))
+        nodes.append(node("DequantizeLinear", [f"q{k}", f"s{k}", f"z{k}"], [f"d{k}"]))
+        return f"d{k}"
+
+    name = quantized("x")
+    for layer in "abc":
+        constants[layer] = rng.integers(-100, 100, (32, 32)).astype(np.int8)
+        constants |= {f"scale_{layer}": np.float32(0.002), f"zero_{layer}": np.int8(0)}
+        nodes.append(node("DequantizeLinear", [layer, f"scale_{layer}", f"zero_{layer}"], [f"weight_{layer}"]))
+        nodes.append(node("MatMul", [name, f"weight_{layer}"], [f"product_{layer}"]))
+        nodes.append(node("Mul", [quantized(f"product_{layer}"), "half"], [f"half_{layer}"]))
+        name = quantized(f"half_{layer}")
+    proto = model(nodes, [value("x", (17, 32), np.float32)], [value(name, None, np.float32)], constants, 21)
+    feed = {"x": rng.standard_normal((17, 32)).astype(np.float32)}
+    module = qnn_ext.from_onnx(proto)
+    found = qnn_ext.build(module, cache=False, num_threads=1).run(feed)
+    np.testing.assert_array_equal(found[name], interpret(module.ir, [feed["x"]])[0])
