@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ... import op as qnn
 from ...entry_points import load_plugins
 from ...errors import LimitError, ModelFormatError, ShapeError, UnsupportedOperatorError
 from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, limited
@@ -34,6 +35,7 @@ from .double_pairs import merge_double_pairs
 from .fallback import convert_with_tvm, is_handled
 from .folding import evaluate, narrow_constant, unpacked
 from .functions import definition
+from .fusions.returned import quantization_of_result
 from .half import Halves
 from .neighbours import Neighbours
 from .node import Node
@@ -183,10 +185,12 @@ class Importer:
         def walk() -> list[relax.Expr]:
             for name, variable in given.items():
                 self.assembly.define(name, variable)
-            self._walk(self.model.operators, [value.name for value in self.model.outputs])
+            names = [value.name for value in self.model.outputs]
+            self._walk(self.model.operators, names)
+            graph = Neighbours(_needed(self.model.operators, names), names)
             self.assembly.check_all_bounded()
             for value in self.model.outputs:
-                result, axes = trimmed(self.assembly.builder.sizes, self._output(value.name, value.dtype))
+                result, axes = trimmed(self.assembly.builder.sizes, self._output(value.name, value.dtype, graph))
                 outputs.append(result)
                 bounded.append(axes)
             return outputs
@@ -213,13 +217,29 @@ class Importer:
             self._convert(operator)
         self.assembly.neighbours, self._halves = outside
 
-    def _output(self, name: str, declared: str) -> relax.Expr:
+    def _output(self, name: str, declared: str, graph: Neighbours) -> relax.Expr:
         (value,) = only_tensors([self.assembly.value(name)], f"the output '{name}'")
         found = str(value.ty.dtype)
         if declared and found != _held_dtype(declared):
             raise ModelFormatError(f"output '{name}' is declared as {declared}, but is computed as {found}")
         _check_carried(name, self.assembly.narrow_dtypes.get(name, declared or found))
-        return value
+        return self._as_returned(name, value, graph)
+
+    def _as_returned(self, name: str, value: relax.Expr, graph: Neighbours) -> relax.Expr:
+        """A result of `main` as ONNX Runtime returns it."""
+        quantize = quantization_of_result(graph, name)
+        if quantize is None or name not in graph.writers or str(value.ty.dtype) != "float32":
+            return value
+        scale = constant_value(self.assembly.value(quantize.inputs[1]))
+        quantized = self.assembly.value(quantize.outputs[0])
+        if scale is None or scale.size != 1 or str(quantized.ty.dtype) not in ("int8", "uint8"):
+            return value
+        zero_point = None if len(quantize.inputs) < 3 else constant_value(self.assembly.value(quantize.inputs[2]))
+        if zero_point is None or not np.isfinite(scale).all():
+            return value
+        parameters = constant(scale.reshape(()).astype(np.float32)), constant(zero_point.reshape(()).astype(np.int32))
+        stored = qnn.quantize(value, *parameters, out_dtype=str(quantized.ty.dtype))
+        return self.assembly.emit(qnn.dequantize(self.assembly.emit(stored, name), *parameters), name)
 
     def _convert(self, operator: Operator) -> None:
         with blaming(operator.label()):

@@ -545,3 +545,20 @@ def test_tables_of_functions_that_are_not_defined_everywhere():
     module = from_onnx(proto)
     assert operators(module) == ["qnn.table"]
     np.testing.assert_array_equal(*qnn_ext.Interpreter(module).run(feed).values(), *run_ort(proto, feed))
+
+
+@pytest.mark.parametrize("change", ["", "another reader", "a move that is returned", "no transposition"])
+def test_what_is_returned_and_quantized_behind_a_transposition(rng, change):
+    """ONNX Runtime quantizes it before that, and returns what it has quantized."""
+    constants = {"s": np.float32(0.05), "z": np.uint8(128), "half": np.float32(0.5), "shape": np.array([8, 4])}
+    move = node("Transpose", ["d"], ["t"]) if change != "no transposition" else node("Reshape", ["d", "shape"], ["t"])
+    nodes = [node("Div", ["x", "half"], ["d"]), move]
+    nodes += [node("QuantizeLinear", ["t", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    nodes += [node("Abs", ["d"], ["a"])] if change == "another reader" else []
+    names = ["d", "y", *{"another reader": ["a"], "a move that is returned": ["t"]}.get(change, [])]
+    feed = {"x": rng.standard_normal((4, 8)).astype(np.float32)}
+    proto = model(
+        nodes, [value("x", (4, 8), np.float32)], [value(name, None, np.float32) for name in names], constants, 17
+    )
+    for ours, theirs in zip(interpret(proto, feed), run_ort(proto, feed, optimized=True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
