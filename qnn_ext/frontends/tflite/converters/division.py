@@ -92,8 +92,8 @@ def _headroom(x: np.ndarray) -> np.ndarray:
 
 
 def _shift_right(x: np.ndarray, exponent: np.ndarray) -> np.ndarray:
-    """x / 2^exponent, rounded. Where the count wraps, at 32 and below 0, all bits of the remainder mask are set, so every
-    x ≥ 0 is rounded up."""
+    """x / 2^exponent, rounded. Where the count wraps, at 32 and below 0, all bits of the remainder mask are set, so
+    every x ≥ 0 is rounded up."""
     right = reference.rounding_divide_by_pot(x, np.clip(exponent, 0, 62))
     return np.where((exponent < 0) | (exponent > 31), (x >> (exponent & 31)) + (x >= 0), right)
 
