@@ -33,6 +33,7 @@ from ..passes import (
     sink_shuffles,
 )
 from ..passes.attention import cached_attention
+from ..passes.bias_first import bias_first
 from ..passes.blocked_sums import blocked_sums
 from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
 from ..passes.checks import collect_checks, drop_checks
@@ -325,6 +326,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         plain_convolutions,  # of floats, over one dimension and transposed: from here on, their last bits may differ
         partial(channels_last, any_order=True),  # float convolutions too
         partial(blocked_sums, target=target),  # of long products, as ONNX Runtime sums them
+        *([] if grid else [bias_first]),  # of float products, as XNNPACK sums them
         partial(float_products, target=target),  # where an instruction computes them
         partial(winograd, target=target),  # those of 3 × 3 with fewer multiply-adds
         fold_known,  # constants: once they are kernels, they can no longer be folded

@@ -6,6 +6,7 @@ from .avg_pool2d import avg_pool2d
 from .base import OPS, OpDef
 from .batch_matmul import batch_matmul
 from .bfloat16 import bfloat16
+from .bias_first import bias_first
 from .bitcast import bitcast
 from .blockwise import blockwise_dense, blockwise_dense_int8, blockwise_dequantize
 from .check import check_bounds, check_divisor, first_violation
@@ -68,6 +69,7 @@ __all__ = [
     "batch_matmul",
     "batch_matmul_accumulate",
     "bfloat16",
+    "bias_first",
     "bitcast",
     "blockwise_dense",
     "blockwise_dense_int8",

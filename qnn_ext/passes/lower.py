@@ -65,6 +65,9 @@ _WORTH_PACKING = 1 << 21
 """Multiply-accumulates from which convolutions pack weights at run time: without, these take 0.2 ms, which some hundred
 runs of calibration save; the kernel takes 50 ms more to compile."""
 
+STARTED = "qnn.bias_first"
+"""The sum of a product of floats and the bias at which it starts."""
+
 GENERIC = "generic"
 """The implementation of kernels without a product."""
 
@@ -137,6 +140,8 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
     workload = workload_of(call, target)
     if (integers := dequantized_data(function, call)) is not None:
         workload = replace(workload, data_dtype=str(integers.ty.dtype))
+    if isinstance(workload, Conv2dWorkload) and any(op_name(one) == STARTED for one in calls):
+        workload = replace(workload, by_columns=workload.depthwise)
     accepting, unusual = candidates(workload, target), ""
     beforehand = isinstance(workload, (Conv2dWorkload, BlockwiseWorkload)) and not packs_at_run_time(workload)
     if beforehand and not _has_known_weights(call):
@@ -303,7 +308,7 @@ class _Kernel:
         product = self._product
         initial = product.implementation.initial if product else None
         if (
-            name != "add"
+            name not in ("add", STARTED)
             or product is None
             or initial is None
             or self._initial is not None
@@ -311,7 +316,8 @@ class _Kernel:
         ):
             return False
         bias, shape = operands[1].value, operands[0].shape
-        if bias is None or str(bias.dtype) != "int32" or bias.size != shape[-1] or bias.shape[-1:] != shape[-1:]:
+        wanted = "float32" if name == STARTED else "int32"
+        if bias is None or str(bias.dtype) != wanted or bias.size != shape[-1] or bias.shape[-1:] != shape[-1:]:
             return False
         self._initial = self.constants.add(initial(product.workload, bias))
         return True

@@ -31,6 +31,7 @@ from ..topi_int8 import candidates
 from ..topi_int8.generic.winograd import LANES, lanes_of
 from ..topi_int8.strategy import Implementation
 from ..topi_int8.workload import Conv2dWorkload
+from .bias_first import asks_for_biases
 from .float_products import is_fast
 from .lower import workload_of
 from .rewrite import Emit, op_name, rewrite
@@ -52,7 +53,7 @@ GAIN = 1.2
 
 def winograd(mod: IRModule, target: Target) -> IRModule:
     """`mod` with the convolutions that gain by it in Winograd's form."""
-    if backend_of(target).grid:
+    if backend_of(target).grid or asks_for_biases(mod):
         return mod
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:

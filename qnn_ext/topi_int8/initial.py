@@ -17,7 +17,7 @@ def in_lanes(bias: np.ndarray, blocks: int, lanes: int, groups: int = 1) -> np.n
 
     Each group of channels is padded to its share of the blocks.
     """
-    padded = np.zeros((groups, blocks * lanes // groups), np.int32)
+    padded = np.zeros((groups, blocks * lanes // groups), bias.dtype)
     padded[:, : bias.size // groups] = bias.reshape(groups, -1)
     return padded.reshape(blocks, lanes)
 
@@ -25,7 +25,8 @@ def in_lanes(bias: np.ndarray, blocks: int, lanes: int, groups: int = 1) -> np.n
 def with_initial(function: tirx.PrimFunc, accumulator: str, bias: Any) -> tirx.PrimFunc:
     """`function` with its reduction block `accumulator` starting at `bias`, a parameter of the shape of its last axes.
 
-    TE has no initial values for reductions. int32 sums wrap around, so their order does not matter.
+    TE has no initial values for reductions. int32 sums wrap around, so their order does not matter; of float32 ones,
+    `qnn.bias_first` asks for this order.
     """
 
     def initialized(block: SBlock) -> SBlock:

@@ -29,6 +29,7 @@ class Conv2dWorkload:
     of uint8 models are after subtracting their zero point
     pairable_weights: whether no output channel has two int8 weights of -128, used by ARM targets only: the sum of two
     products of a channel with int8 values then fits 16 bits, 128 · 128 + 127 · 128 < 2^15
+    by_columns: whether a depthwise convolution of floats adds its taps column by column
     """
 
     batch: int
@@ -46,6 +47,7 @@ class Conv2dWorkload:
     out_dtype: str = "int32"
     nine_bit_weights: bool = False
     pairable_weights: bool = False
+    by_columns: bool = False
 
     @property
     def out_height(self) -> int:

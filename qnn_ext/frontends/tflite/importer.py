@@ -19,7 +19,9 @@ from ...errors import ModelFormatError, QnnError, ShapeError, UnsupportedOperato
 from ...limits import Limits, begin_walk, charge, check, check_elements, count_evaluation, limited
 from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value
+from ...passes.bias_first import ask_for_biases
 from ...passes.blockwise import keep_packed
+from ...passes.bodies import quantizes
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from ..data_dependent import trimmed
@@ -126,6 +128,8 @@ class Importer:
 
         with self._naming_open_dimensions():
             ir = keep_packed(self.assembly.module(walk))
+        if self.assembly.numerics != "tflite" and quantizes(ir):
+            ir = ask_for_biases(ir)
         return QnnModule(
             ir=ir,
             inputs=tuple(inputs),

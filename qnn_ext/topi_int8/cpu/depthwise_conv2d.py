@@ -115,7 +115,8 @@ def _tap_by_tap(workload: Conv2dWorkload, data: te.Tensor, w: te.Tensor) -> Any:
 
     def depthwise(n, y, column, c):
         value = _read(workload, data, (n, y, column, c), kh, kw)
-        return te.sum(value.astype(dtype) * w[kh, kw, c].astype(dtype), axis=[kh, kw])
+        axes = [kw, kh] if workload.by_columns else [kh, kw]
+        return te.sum(value.astype(dtype) * w[kh, kw, c].astype(dtype), axis=axes)
 
     return depthwise
 
@@ -147,7 +148,7 @@ def _in_pairs(workload: Conv2dWorkload, data: te.Tensor, w: te.Tensor, multiply:
 def initial(workload: Conv2dWorkload, bias: np.ndarray, registers: Registers) -> np.ndarray:
     """The bias as the accumulators' initial value, zero in the channels that fill up the last vector."""
     filling = plan(workload, registers).channels - workload.out_channels
-    return np.pad(bias.reshape(-1).astype(np.int32), (0, filling))
+    return np.pad(bias.reshape(-1), (0, filling))
 
 
 def _read(workload: Conv2dWorkload, data: te.Tensor, at: tuple[Any, ...], kh: Any, kw: Any) -> Any:
@@ -248,11 +249,11 @@ def _task(workload: Conv2dWorkload, layout: Plan) -> tuple[int, int]:
 
 
 def _unroll_taps(sch: Schedule, accumulator: SBlockRV, workload: Conv2dWorkload) -> None:
-    column, lane, kh, kw = sch.get_loops(accumulator)[-4:]
-    sch.reorder(kh, kw, column, lane)
+    column, lane, outer, inner = sch.get_loops(accumulator)[-4:]
+    sch.reorder(outer, inner, column, lane)
     sch.vectorize(lane)
     sch.unroll(column)
-    sch.unroll(kw)
+    sch.unroll(inner)
     if _unrolled(workload):
-        sch.unroll(kh)
-    sch.decompose_reduction(accumulator, kh)
+        sch.unroll(outer)
+    sch.decompose_reduction(accumulator, outer)

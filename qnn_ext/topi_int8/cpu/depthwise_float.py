@@ -11,7 +11,7 @@ from ...targets.families import CPUS, backends_with
 from ..refusal import lacking, other_dtypes
 from ..strategy import Implementation, register
 from ..workload import Conv2dWorkload
-from .depthwise_conv2d import Registers, compute, pack_weight, schedule
+from .depthwise_conv2d import Registers, compute, initial, pack_weight, schedule
 
 COLUMNS = (4, 3, 5, 6, 7)
 
@@ -28,10 +28,12 @@ def _implementation(product: Product, priority: int) -> Implementation:
         backends=backends_with(product),
         depthwise=True,
         floats=True,
+        accumulator="depthwise",
         refuses=partial(_refuses, product=product),
         compute=partial(compute, registers=registers),
         schedule=partial(schedule, registers=registers),
         pack_weight=partial(pack_weight, registers=registers),
+        initial=partial(initial, registers=registers),
     )
 
 

@@ -442,6 +442,11 @@ def _relu(stage: Stage, data: Operand) -> Expr:
     return tirx.max(stage.read(data), tirx.const(0, data.dtype))
 
 
+@rule("qnn.bias_first")
+def _bias_first(stage: Stage, data: Operand, bias: Operand) -> Expr:
+    return stage.read(data) + stage.read(bias)
+
+
 @rule("qnn.fma")
 def _fma(stage: Stage, a: Operand, b: Operand, c: Operand) -> Expr:
     return tir.fused_multiply_add(stage.read(a), stage.read(b), stage.read(c))
