@@ -141,7 +141,7 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
     if (integers := dequantized_data(function, call)) is not None:
         workload = replace(workload, data_dtype=str(integers.ty.dtype))
     if isinstance(workload, Conv2dWorkload) and any(op_name(one) == STARTED for one in calls):
-        workload = replace(workload, by_columns=workload.depthwise)
+        workload = replace(workload, by_columns=workload.depthwise and workload.multiplier == 1)
     accepting, unusual = candidates(workload, target), ""
     beforehand = isinstance(workload, (Conv2dWorkload, BlockwiseWorkload)) and not packs_at_run_time(workload)
     if beforehand and not _has_known_weights(call):

@@ -29,7 +29,8 @@ class Conv2dWorkload:
     of uint8 models are after subtracting their zero point
     pairable_weights: whether no output channel has two int8 weights of -128, used by ARM targets only: the sum of two
     products of a channel with int8 values then fits 16 bits, 128 · 128 + 127 · 128 < 2^15
-    by_columns: whether a depthwise convolution of floats adds its taps column by column
+    by_columns: whether a depthwise convolution of floats, of one output channel per input channel, adds its taps column
+    by column
     """
 
     batch: int

@@ -74,25 +74,34 @@ def test_quantized_division_by_zero_is_refused(dtype):
         binary("DIV", dtype, [50, 50], [zero + 100, zero], qs)
 
 
-def test_quotients_near_zero():
-    """1 / 30000: beyond 31 bits the shift of LiteRT's reference kernel wraps around; numerics "float32" does not
-    follow."""
-    qs = ((0.05, 0), (0.05, 0), (0.0043, 0))
-    assert binary("DIV", "int16", [1, -1], [30000, 30000], qs, numerics="float32").tolist() == [0, 0]
+def check_quotients(dtype, scales, x, y):
+    """Against LiteRT's default kernel and its reference kernel."""
+    graph, middle = Graph(), 128 if dtype == "uint8" else 0
+    operands = [graph.input(x.shape, dtype, Q(scale, middle)) for scale in scales[:2]]
+    graph.op("DIV", operands, [graph.output(x.shape, dtype, Q(scales[2], middle))], act="none")
+    content = graph.build()
+    for kernels, numerics in (("default", "float32"), ("reference", "tflite")):
+        ((expected,),) = invoke(content, [[x, y]], kernels, False)
+        np.testing.assert_array_equal(Interpreter(from_tflite(content, numerics=numerics))(x, y), expected)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize(("lhs", "rhs", "output"), [(0.05, 0.05, 0.24), (0.011, 0.7, 0.02), (0.3, 0.01, 4.0)])
-def test_all_quotients_of_bytes(dtype, lhs, rhs, output):
-    """Small ones too, where the shift wraps around in LiteRT's default kernel as well."""
-    middle, graph = (0 if dtype == "int8" else 128), Graph()
+@pytest.mark.parametrize("scales", [(0.05, 0.05, 0.24), (0.011, 0.7, 0.02), (0.3, 0.01, 4.0)])
+def test_all_quotients_of_bytes(dtype, scales):
+    """Small ones too, where LiteRT's shift wraps around."""
     values = np.arange(256, dtype=np.uint8).view(dtype)
-    x, y = (column.reshape(-1) for column in np.meshgrid(values, values[values != middle], indexing="ij"))
-    operands = [graph.input(x.shape, dtype, Q(scale, middle)) for scale in (lhs, rhs)]
-    graph.op("DIV", operands, [graph.output(x.shape, dtype, Q(output, middle))], act="none")
-    content = graph.build()
-    ((expected,),) = invoke(content, [[x, y]], "default", False)
-    np.testing.assert_array_equal(Interpreter(from_tflite(content))(x, y), expected)
+    divisors = values[values != (128 if dtype == "uint8" else 0)]
+    x, y = (column.reshape(-1) for column in np.meshgrid(values, divisors, indexing="ij"))
+    check_quotients(dtype, scales, x, y)
+
+
+@pytest.mark.parametrize("scales", [(0.05, 0.05, 0.0043), (1.0, 2.0**-15, 1.0), (1.0, 2.0**-30, 0.9), (1e-5, 1.0, 1.0)])
+def test_quotients_of_int16(rng, scales):
+    """Near zero, and of scales far apart, LiteRT's shift wraps around."""
+    x, y = rng.integers(-32768, 32768, (2, 3000)).astype(np.int16)
+    x[:1000], y[500:1500] = rng.integers(-50, 50, 1000), rng.integers(-50, 50, 1000)
+    y[y == 0] = 1
+    check_quotients("int16", scales, x, y)
 
 
 def test_quantized_floor_div_is_refused():

@@ -131,6 +131,46 @@ def test_means_of_floats(rng, axes):
     check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=True)
 
 
+CONV = {"dilationHFactor": 1, "dilationWFactor": 1, "padding": "SAME"}
+
+
+@pytest.mark.parametrize(
+    ("name", "depth", "weights", "stride"),
+    [
+        ("CONV_2D", 3, (16, 3, 3, 3), 2),
+        ("CONV_2D", 24, (10, 3, 3, 24), 1),
+        ("CONV_2D", 24, (10, 1, 1, 24), 1),
+        ("DEPTHWISE_CONV_2D", 16, (1, 3, 3, 16), 1),
+        ("DEPTHWISE_CONV_2D", 20, (1, 5, 5, 20), 2),
+        ("DEPTHWISE_CONV_2D", 6, (1, 3, 2, 12), 1),
+        ("FULLY_CONNECTED", 24, (10, 24), 1),
+    ],
+)
+def test_float_products_of_dynamically_quantized_models(rng, name, depth, weights, stride):
+    """XNNPACK's sums start at the bias; those of depthwise convolutions go through the taps column by column."""
+    from tests.conformance.tflite_models.runner import invoke
+
+    graph, shape = Graph(), (2, 9, 8, depth)
+    units = weights[-1] if name.startswith("DEPTH") else weights[0]
+    x = graph.input(shape, "float32")
+    size = [-(-extent // stride) for extent in shape[1:3]]
+    product = graph.tensor((2, *size, units), "float32")
+    arrays = [rng.normal(0, 1, part).astype(np.float32) for part in (weights, (units,))]
+    options = {"keepNumDims": True} if name == "FULLY_CONNECTED" else {**CONV, "strideH": stride, "strideW": stride}
+    if name.startswith("DEPTH"):
+        options["depthMultiplier"] = units // depth
+    graph.op(name, [x, *map(graph.const, arrays)], [product], act="none", **options)
+    quantized = graph.const(rng.integers(-127, 128, (4, units)).astype(np.int8), q=Q(0.01, 0))
+    result = graph.tensor((2, *size, 4), "float32")
+    graph.op("FULLY_CONNECTED", [product, quantized], [result], act="none", keepNumDims=True)
+    graph.packed.outputs = [product, result]
+    content, data = graph.build(), rng.normal(0, 1, shape).astype(np.float32)
+    (expected,) = invoke(content, [[data]], "default", False)
+    found = qnn_ext.build(qnn_ext.from_tflite(content)).run([data]).values()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(("name", "exponent"), [("LOGISTIC", -12), ("TANH", -12), ("TANH", -11), ("LOGISTIC", -11)])
 def test_int16_functions_of_power_of_two_scales(name, exponent):
     """LiteRT's optimized kernels have gemmlowp's functions for them, its reference kernels a table."""

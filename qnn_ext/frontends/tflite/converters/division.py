@@ -27,8 +27,8 @@ from .arithmetic import integer_division
 
 # x / y = x · 2^headroom · (1/y) · 2^−(headroom + reciprocal shift): the quotient is first computed with all 31 bits,
 # then multiplied by s_x / (s_y·s_o) and shifted back. TFLite does not guard that last shift: beyond 31 bits, for
-# dividends near zero, it is undefined in C++, and on x86 the count wraps: 1 / 60 may come out as the largest integer.
-# That of 8 bits wraps in all of LiteRT's kernels; of 16 bits, numerics "float32" shifts by the full count.
+# dividends near zero, and below 0 it is undefined in C++, and on x86 the count wraps: 1 / 60 may come out as the
+# largest integer. Both numerics reproduce x86.
 
 
 @converter("DIV", max_version=2)
@@ -105,9 +105,6 @@ def _divide_int16(node: Node, y: relax.Expr, lhs: QParams, rhs: QParams, output:
     multiplier, out_shift = _multiplier(lhs, rhs, output)
     dividends, divisors = (domain("int16").astype(np.int64) - int(q.zero_point) for q in (lhs, rhs))
     inverse, inverse_shift = reciprocal(np.maximum(np.abs(divisors), 1), 31)
-    minimum_exponent = 31 - 16 - 1 - out_shift  # the smallest headroom, and the reciprocal of 1
-    if minimum_exponent < 0:
-        raise node.unsupported(f"scales whose ratio s_x / (s_y·s_out) is 2^{out_shift - 1}: the result only saturates")
     x, zero = node.input(0), int(rhs.zero_point)
     negative = node.emit(relax.op.less(y, scalar(zero, "int16")))
     shifted, headroom = (
@@ -117,10 +114,10 @@ def _divide_int16(node: Node, y: relax.Expr, lhs: QParams, rhs: QParams, output:
     quotient = shifted.high_multiply(Wide(node, _lookup(node, y, inverse)))
     scaled = quotient.high_multiply(quotient.constant(multiplier))
     exponent = headroom + Wide(node, _lookup(node, y, inverse_shift - out_shift))
-    result = scaled.divide_by_pot(exponent.at_most(62))
-    if node.reference_kernels:
-        wrapped = (scaled >> (exponent & 31)) + scaled.not_below(0)
-        result = exponent.not_below(32).choose(wrapped, result)
+    result = scaled.divide_by_pot(exponent.at_least(0).at_most(62))
+    wrapped = (scaled >> (exponent & 31)) + scaled.not_below(0)
+    result = exponent.not_below(0).choose(result, wrapped)
+    result = exponent.not_below(32).choose(wrapped, result)
     low, high = dtype_range("int16")
     result = (result + int(output.zero_point)).at_least(low).at_most(high)
     return relax.op.astype(result.expr, "int16")
