@@ -197,6 +197,10 @@ SAMPLES = {
         [("data", (3, 7, 10), "float32"), ("gamma", (10,), "float32"), ("beta", (10,), "float32")],
         lambda x, gamma, beta: op.welford_norm(x, gamma, beta, 1e-5),
     ),
+    "bias_first": (
+        [("data", (2, 5, 6), "float32"), ("bias", (6,), "float32")],
+        lambda data, bias: op.bias_first(data, bias),
+    ),
     "fma": (
         [("a", (4, 6), "float32"), ("b", (6,), "float32"), ("c", (4, 1), "float32")],
         lambda a, b, c: op.fma(a, b, c),

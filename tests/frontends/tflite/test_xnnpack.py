@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 import qnn_ext
+from qnn_ext.targets.host import host_features
 from tests.conformance.tflite_models.builder import Graph, Q
 
 pytest.importorskip("ai_edge_litert")
+needs_fma = pytest.mark.skipif("fma" not in host_features(), reason="XNNPACK rounds otherwise without FMA")
 
 SHAPE = (1, 4, 4, 8)
 WINDOW = {"padding": "VALID", "strideH": 1, "strideW": 1}
@@ -134,6 +136,7 @@ def test_means_of_floats(rng, axes):
 CONV = {"dilationHFactor": 1, "dilationWFactor": 1, "padding": "SAME"}
 
 
+@needs_fma
 @pytest.mark.parametrize(
     ("name", "depth", "weights", "stride"),
     [
