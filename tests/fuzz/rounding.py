@@ -43,7 +43,7 @@ _APPROXIMATED = {
 _FLUSHED = {"exp", "sigmoid", "nn.softmax"}  # whose approximations may return 0 instead of subnormal numbers
 _PACKED = "qnn.blockwise_dense"  # which says itself how far kernels may differ
 _EXACT = {
-    *("qnn.dequantize", "qnn.fma", "qnn.bias_first", "qnn.float_function"),
+    *("qnn.dequantize", "qnn.fma", "qnn.float_function"),
     *("qnn.lane_norm", "qnn.lane_sum", "qnn.rms_norm", "qnn.welford_norm"),
 }
 _ULPS = 16  # by which two approximations of one function may differ
