@@ -30,6 +30,7 @@ class Arithmetic:
     shared:    (x, body) -> body(x), with x computed only once
     rint:      the nearest integer, midpoints to the even one
     scale:     (x, n) -> x·2ⁿ by adding the float n, an integer, to the exponent: both normal numbers
+    raised:    (x, k, bits) -> the positive x, or the next larger float if the bit k, a float, of the integer is set
     exponent:  of a positive normal number x = m·2ⁿ with ½ ≤ m < 1: n, a float
     select:    (a < b, x, y) -> x where a < b, else y
     sign_of:   (x, y) -> |x| with the sign of y
@@ -41,6 +42,7 @@ class Arithmetic:
     shared: Callable[[Value, Callable[[Value], Value]], Value]
     rint: Callable[[Value], Value]
     scale: Callable[[Value, Value], Value]
+    raised: Callable[[Value, Value, int], Value]
     exponent: Callable[[Value], Value]
     select: Callable[[Value, Value, Value, Value], Value]
     sign_of: Callable[[Value, Value], Value]
@@ -202,6 +204,11 @@ def _numpy_scale(x: np.ndarray, n: np.ndarray) -> np.ndarray:
     return bits.view(np.float32)
 
 
+def _numpy_raised(x: np.ndarray, k: np.ndarray, bits: int) -> np.ndarray:
+    step = np.uint32(bits) >> np.asarray(k).astype(np.uint32) & np.uint32(1)
+    return (np.asarray(x, np.float32).view(np.int32) + step.astype(np.int32)).view(np.float32)
+
+
 def _numpy_exponent(x: np.ndarray) -> np.ndarray:
     bits = np.asarray(x, np.float32).view(np.int32) >> np.int32(_MANTISSA_BITS)
     return (bits - np.int32(_HALF_EXPONENT)).astype(np.float32)
@@ -214,6 +221,7 @@ NUMPY = Arithmetic(
     shared=lambda x, body: body(x),
     rint=np.rint,
     scale=_numpy_scale,
+    raised=_numpy_raised,
     exponent=_numpy_exponent,
     select=lambda a, b, x, y: np.where(a < b, x, y),
     sign_of=np.copysign,
@@ -226,6 +234,11 @@ NUMPY = Arithmetic(
 def _tir_scale(x: Value, n: Value) -> Value:
     bits = tirx.reinterpret("int32", x) + (n.astype("int32") << tirx.const(_MANTISSA_BITS, "int32"))
     return tirx.reinterpret("float32", bits)
+
+
+def _tir_raised(x: Value, k: Value, bits: int) -> Value:
+    step = tirx.const(bits, "uint32") >> k.astype("uint32") & tirx.const(1, "uint32")
+    return tirx.reinterpret("float32", tirx.reinterpret("int32", x) + step.astype("int32"))
 
 
 def _tir_exponent(x: Value) -> Value:
@@ -244,6 +257,7 @@ TIR = Arithmetic(
     shared=tir.shared,
     rint=tirx.nearbyint,
     scale=_tir_scale,
+    raised=_tir_raised,
     exponent=_tir_exponent,
     select=lambda a, b, x, y: tirx.Select(a < b, x, y),
     sign_of=_tir_sign_of,

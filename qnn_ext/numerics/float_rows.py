@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import elementary, mlas
+from . import elementary, mlas, xnnpack
 from .reference import Array, fused_multiply_add
 
 LANES = 16  # partial sums of a row, each over its elements i, i + 16, i + 32, …
@@ -61,6 +61,32 @@ def softmax(x: Array, axis: int = -1) -> Array:
     with np.errstate(all="ignore"):
         exps = elementary.on_arrays(mlas.exp, rows - rows.max(axis=-1, keepdims=True))
         return np.ascontiguousarray(np.moveaxis(exps * (np.float32(1) / row_sum(exps)), -1, axis))
+
+
+def lane_softmax(x: Array) -> Array:
+    """The same over the last axis, with XNNPACK's exponentials and sums."""
+    with np.errstate(all="ignore"):
+        exps = elementary.on_arrays(xnnpack.exp_of_negative, x - x.max(axis=-1, keepdims=True))
+        return exps * (np.float32(1) / _double_row_sum(exps))
+
+
+def _double_row_sum(x: Array) -> Array:
+    """Σ over the last axis, kept with extent 1: twice sixteen partial sums over whole groups of 64, the second ones
+    added to the first; to these what follows, sixteen by sixteen; then repeatedly one half added to the other."""
+    length = x.shape[-1]
+    whole = length // (4 * LANES) * 4 * LANES
+    padded = np.zeros((*x.shape[:-1], -(-length // LANES) * LANES), np.float32)
+    padded[..., :length] = x
+    double = np.zeros((*x.shape[:-1], 2 * LANES), np.float32)
+    for start in range(0, whole, 2 * LANES):
+        double = double + padded[..., start : start + 2 * LANES]
+    lanes = double[..., :LANES] + double[..., LANES:]
+    for start in range(whole, length, LANES):
+        lanes = lanes + padded[..., start : start + LANES]
+    while lanes.shape[-1] > 1:
+        half = lanes.shape[-1] // 2
+        lanes = lanes[..., :half] + lanes[..., half:]
+    return lanes
 
 
 def layer_norm(x: Array, gamma: Array, beta: Array, epsilon: float) -> Array:

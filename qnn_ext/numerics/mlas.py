@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from . import eigen
 from .elementary import Arithmetic, Value, guarded_exp
+from .xnnpack import xnnpack_sigmoid
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 6.93145752e-1, 1.42860677e-6
@@ -124,8 +125,10 @@ def gelu_tanh(x: Value, on: Arithmetic) -> Value:
     return on.shared(x, product)
 
 
-FUNCTIONS = {one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh, *eigen.FUNCTIONS)}
-"""Those of one number, by name, with those that ONNX Runtime leaves to Eigen."""
+FUNCTIONS = {
+    one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh, *eigen.FUNCTIONS, xnnpack_sigmoid)
+}
+"""Those of one number, by name, with those that ONNX Runtime leaves to Eigen, and XNNPACK's."""
 
 
 _PRODUCTS = 256  # of a block where the second matrix is constant, and stored in MLAS's order

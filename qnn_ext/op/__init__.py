@@ -20,6 +20,7 @@ from .float_function import float_function
 from .float_norms import lane_norm, rms_norm, welford_norm
 from .fma import fma
 from .group_norm import group_norm, instance_norm
+from .lane_softmax import lane_softmax
 from .lane_sum import lane_sum
 from .layer_norm import layer_norm
 from .loop import loop
@@ -96,6 +97,7 @@ __all__ = [
     "hardswish",
     "instance_norm",
     "lane_norm",
+    "lane_softmax",
     "lane_sum",
     "layer_norm",
     "leaky_relu",

@@ -1,4 +1,4 @@
-"""qnn.float_function: elementary functions and activations of floats with ONNX Runtime's bits."""
+"""qnn.float_function: elementary functions and activations of floats with the bits of ONNX Runtime or XNNPACK."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ FLOAT_FUNCTION = define("float_function", "data", _infer, _reference, TRAITS, "f
 
 
 def float_function(data: relax.Expr, function: str) -> relax.Call:
-    """A function of each value, by the polynomials of `numerics/mlas.py` and `eigen.py`, each step rounded to float32.
+    """A function of each value, by the polynomials of `numerics/mlas.py`, `eigen.py` and `xnnpack.py`, each step
+    rounded to float32.
 
     data:     float32
     function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), "gelu_tanh",
-              "softplus", "log", "vector_exp", e^x by Eigen, or "sin" or "cos", for |x| below `numerics.eigen.LARGEST`
+              "softplus", "log", "vector_exp", e^x by Eigen, "sin" or "cos", for |x| below `numerics.eigen.LARGEST`, or
+              "xnnpack_sigmoid"
 
     The absolute error of logistic is below 2⁻²³; that of relax.sigmoid is relative. Raises ShapeError. Source: ONNX
-    Runtime's MLAS, on CPUs with fused multiply-add; Eigen.
+    Runtime's MLAS, on CPUs with fused multiply-add; Eigen; XNNPACK.
     """
     return FLOAT_FUNCTION.call(data, function=function)
 

@@ -188,6 +188,7 @@ SAMPLES = {
         [("data", (2, 3, 23), "float32"), ("gamma", (3,), "float32"), ("beta", (3,), "float32")],
         lambda x, gamma, beta: op.lane_norm(x, gamma, beta, 1e-5),
     ),
+    "lane_softmax": ([("data", (3, 2, 150), "float32")], lambda x: op.lane_softmax(x)),
     "lane_sum": ([("data", (3, 2, 23), "float32")], lambda x: op.lane_sum(x)),
     "rms_norm": (
         [("data", (3, 7, 20), "float32"), ("gamma", (20,), "float32")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from tvm import relax
@@ -59,6 +60,13 @@ class TfliteAssembly(Assembly):
         self.complex_values: dict[int, ComplexValue] = {}
         self._values: dict[int, relax.Expr] = {}
         self._first_values: dict[int, np.ndarray] = {}
+
+    @cached_property
+    def follows_xnnpack(self) -> bool:
+        """Whether floats have XNNPACK's last bits, which may decide between two steps of what is quantized after them:
+        with numerics "float32", in models with quantized tensors."""
+        tensors = (tensor for graph in self.model.subgraphs for tensor in graph.tensors)
+        return self.numerics != "tflite" and any(tensor.qparams is not None for tensor in tensors)
 
     # ---- tensors -------------------------------------------------------------------------------------------------
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from math import prod
+from operator import add
 from typing import Any
 
 from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ...numerics import elementary, mlas, tir
+from ...numerics import elementary, mlas, tir, xnnpack
 from ...numerics.annotations import KEEP
 from ...numerics.float_rows import LANES, PACKET, SQUARES, rounded_squares
 from ...targets.features import current_backend
@@ -119,6 +120,41 @@ def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
         total.shape, lambda *i: elementary.TIR.const(1.0) / total(*i), name="row_inverse", attrs={KEEP: True}
     )
     return te.compute(shape, lambda *i: exps(*i) * inverse(*rows.of(i)), name="softmax")
+
+
+def lane_softmax(x: te.Tensor) -> te.Tensor:
+    """The same over the last axis, with XNNPACK's exponentials and sums, as `numerics.float_rows.lane_softmax`."""
+    shape = [int(size) for size in x.shape]
+    high = _Rows(shape).max(x, "row_max")
+    exps = te.compute(
+        shape,
+        lambda *i: xnnpack.exp_of_negative(x(*i) - high(*i[:-1]), elementary.TIR),
+        name="exps",
+        attrs={KEEP: True},
+    )
+    whole = shape[-1] // (4 * LANES) * 2  # pairs of vectors that are added to two partial sums
+    k = te.reduce_axis((0, whole), "k")
+    lanes = te.compute(
+        (*shape[:-1], 2 * LANES),
+        lambda *i: te.sum(exps(*i[:-1], k * (2 * LANES) + i[-1]), axis=k),
+        name="row_total_lanes",
+    )
+
+    def total(*i: Expr) -> Expr:
+        terms = []
+        for lane in range(LANES):
+            parts = [lanes(*i, lane) + lanes(*i, lane + LANES)] if whole else []
+            parts += [exps(*i, place) for place in range(whole * 2 * LANES + lane, shape[-1], LANES)]
+            terms.append(reduce(add, parts) if parts else None)
+        while len(terms) > 1:
+            half = len(terms) // 2
+            terms = [
+                b if a is None else a if b is None else a + b for a, b in zip(terms[:half], terms[half:], strict=True)
+            ]
+        return elementary.TIR.const(1.0) / terms[0]
+
+    inverse = te.compute(shape[:-1], total, name="row_inverse", attrs={KEEP: True})
+    return te.compute(shape, lambda *i: exps(*i) * inverse(*i[:-1]), name="softmax")
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
@@ -336,6 +372,11 @@ def _flat(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
 @stages("nn.softmax")
 def _softmax(constants: Constants, shape: tuple[int, ...], data: Operand, *, axis: int) -> te.Tensor:
     return softmax(data.tensor, axis)
+
+
+@stages("qnn.lane_softmax")
+def _lane_softmax(constants: Constants, shape: tuple[int, ...], data: Operand) -> te.Tensor:
+    return lane_softmax(data.tensor)
 
 
 @stages("nn.layer_norm")

@@ -1,0 +1,96 @@
+"""Functions of float32 as XNNPACK computes them on CPUs with AVX-512, and so LiteRT there.
+
+As those of `elementary`, they are written over an `Arithmetic`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .elementary import Arithmetic, Value
+
+_LOG2_E = float.fromhex("0x1.715476p+0")
+_LN2_HIGH, _LN2_LOW = float.fromhex("0x1.62E430p-1"), float.fromhex("-0x1.05C610p-29")
+# e^r for |r| ≤ ln(2) / 2, the lowest power first
+_EXP = tuple(
+    map(float.fromhex, ("0x1p+0", "0x1.FFFFF6p-1", "0x1.FFFDC6p-2", "0x1.555A80p-3", "0x1.573A1Ap-5", "0x1.0F9F9Cp-7"))
+)
+_LOWEST = -126 * math.log(2.0)
+_STEPS = 32  # of a power of two between two neighbours of a table
+_ROUNDING = 1.5 * 2.0**23 / _STEPS  # added and subtracted again, it leaves a multiple of 1 / 32
+# 2^(k / 32), the lowest power first; for some k the float below the nearest one: the bits of the number say for which
+_POWER = (
+    1.0,
+    0.6931469440460205,
+    0.24023045599460602,
+    0.055480629205703735,
+    0.009684186428785324,
+    0.0012391331838443875,
+    0.00021865784947294742,
+)
+_RAISED = 0x800008
+# e^r = 1 + r·(c₁ + r / 2) for |r| ≤ ln(2) / 64
+_SMALL_EXP = float.fromhex("0x1.0000F6p+0")
+
+
+def exp_of_negative(x: Value, on: Arithmetic) -> Value:
+    """e^x for x ≤ 0, also where that is subnormal; NaN for NaN and −∞."""
+
+    def scaled(n: Value) -> Value:
+        rest = on.fma(n, on.const(-_LN2_LOW), on.fma(n, on.const(-_LN2_HIGH), x))
+        power = on.shared(rest, lambda r: on.polynomial(r, _EXP))
+        return on.shared(on.maximum(n, on.const(-200.0)), lambda n: twice(power, n))
+
+    def twice(power: Value, n: Value) -> Value:
+        """power · 2ⁿ, the second factor exact: only the product is rounded, if it is subnormal."""
+        return on.shared(
+            on.maximum(n, on.const(-100.0)),
+            lambda high: on.scale(power, high) * on.scale(on.const(1.0), n - high),
+        )
+
+    return on.shared(x, lambda x: on.shared(on.rint(x * on.const(_LOG2_E)), scaled))
+
+
+def xnnpack_sigmoid(x: Value, on: Arithmetic) -> Value:
+    """1 / (1 + e^−x); 0 where e^x is less than the smallest normal number, 2⁻¹²⁶; NaN for NaN."""
+    one, zero, lowest = on.const(1.0), on.const(0.0), on.const(_LOWEST)
+
+    def of_size(x: Value, below: Value) -> Value:
+        """From −|x|."""
+        return on.shared(
+            on.maximum(below, lowest),
+            lambda near: on.shared(_exp_by_table(near, on), lambda power: by_sign(x, below, power / (power + one))),
+        )
+
+    def by_sign(x: Value, below: Value, ratio: Value) -> Value:
+        low = on.select(below, lowest, zero, ratio)
+        return on.select(x, zero, low, on.select(on.const(-1.0), x, one - low, x))
+
+    return on.shared(x, lambda x: on.shared(zero - on.absolute(x), lambda below: of_size(x, below)))
+
+
+def _exp_by_table(x: Value, on: Arithmetic) -> Value:
+    """e^x for x ≤ 0 where it is a normal number: from x = (n + k / 32) · ln 2 + r."""
+    rounding = on.const(_ROUNDING)
+
+    def of_parts(steps: Value) -> Value:
+        rest = on.fma(steps, on.const(-_LN2_LOW), on.fma(steps, on.const(-_LN2_HIGH), x))
+        whole = on.rint(steps - on.const(0.5 - 0.5 / _STEPS))  # rounded down
+        return on.shared(whole, lambda n: on.scale(on.shared(rest, lambda r: near_power(r, steps - n)), n))
+
+    def near_power(r: Value, part: Value) -> Value:
+        return on.shared(
+            _power(part, on),
+            lambda power: on.fma(r * power, on.fma(r, on.const(0.5), on.const(_SMALL_EXP)), power),
+        )
+
+    return on.shared(on.fence(on.fma(x, on.const(_LOG2_E), rounding)) - rounding, of_parts)
+
+
+def _power(part: Value, on: Arithmetic) -> Value:
+    """2^part for part = 0, 1 / 32, … 31 / 32, rounded to the nearest float32."""
+
+    def corrected(part: Value) -> Value:
+        return on.raised(on.polynomial(part, _POWER), part * on.const(float(_STEPS)), _RAISED)
+
+    return on.shared(part, corrected)
