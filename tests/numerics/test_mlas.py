@@ -1,4 +1,4 @@
-"""ONNX Runtime's functions: NumPy and TIR bit for bit, on every kind of CPU, close to the true values."""
+"""ONNX Runtime's functions, and XNNPACK's: NumPy and TIR bit for bit, on every kind of CPU, close to the true values."""
 
 import math
 
@@ -10,8 +10,13 @@ from qnn_ext.numerics import elementary, mlas
 from .test_elementary import CPUS, FUNCTIONS, data, evaluate
 
 TRUE = FUNCTIONS | {"logistic": FUNCTIONS["sigmoid"], "sin": np.sin, "cos": np.cos}
-TRUE |= {"vector_exp": np.exp, "log": np.log, "softplus": lambda x: np.logaddexp(0, x)}
-ENDS = {"exp": (0, math.inf), "erf": (-1, 1), "tanh": (-1, 1), "logistic": (0, 1)}
+TRUE |= {
+    "xnnpack_sigmoid": FUNCTIONS["sigmoid"],
+    "vector_exp": np.exp,
+    "log": np.log,
+    "softplus": lambda x: np.logaddexp(0, x),
+}
+ENDS = {"exp": (0, math.inf), "erf": (-1, 1), "tanh": (-1, 1), "logistic": (0, 1), "xnnpack_sigmoid": (0, 1)}
 
 
 @pytest.mark.parametrize("cpu", dict.fromkeys(CPUS))

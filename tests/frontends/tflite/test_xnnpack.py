@@ -174,6 +174,20 @@ def test_float_products_of_dynamically_quantized_models(rng, name, depth, weight
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.skipif("avx512f" not in host_features(), reason="XNNPACK has other kernels without AVX-512")
+@pytest.mark.parametrize("length", [1, 5, 16, 50, 64, 197, 1000])
+@pytest.mark.parametrize(("name", "options"), [("SOFTMAX", {"beta": 1.0}), ("LOGISTIC", {})])
+@pytest.mark.parametrize("built", [False, True])
+def test_float_functions_of_dynamically_quantized_models(rng, name, options, length, built):
+    graph = Graph()
+    x, y = graph.input((3, length), "float32"), graph.tensor((3, length), "float32")
+    graph.op(name, [x], [y], **options)
+    weights = graph.const(rng.integers(-127, 128, (4, length)).astype(np.int8), q=Q(0.01, 0))
+    result = graph.tensor((3, 4), "float32")
+    graph.op("FULLY_CONNECTED", [y, weights], [result], act="none", keepNumDims=True)
+    check(graph, y, (rng.normal(0, 5, (3, length))).astype(np.float32), built=built)
+
+
 @pytest.mark.parametrize(("name", "exponent"), [("LOGISTIC", -12), ("TANH", -12), ("TANH", -11), ("LOGISTIC", -11)])
 def test_int16_functions_of_power_of_two_scales(name, exponent):
     """LiteRT's optimized kernels have gemmlowp's functions for them, its reference kernels a table."""
