@@ -12,8 +12,6 @@ from tvm.relax.expr import _update_type
 from ..op.loop import Loop
 from .rewrite import Rebuild, bindings_of, function_of, needed, op_name, substitute, variables_of
 
-_QUANTIZING = ("qnn.quantize", "qnn.blockwise_dense_int8")
-
 
 def has_loops(mod: IRModule) -> bool:
     """Whether `main` calls a loop."""
@@ -24,11 +22,6 @@ def every_binding(mod: IRModule) -> Iterator[tuple[relax.VarBinding, int]]:
     """The bindings of `main` and of the loops in it, in order, and how often each is computed: with a condition at
     least once."""
     return ((binding, rounds) for _, binding, rounds in named_bindings(mod["main"]))
-
-
-def quantizes(mod: IRModule) -> bool:
-    """Whether anything is quantized, in the bodies of loops too, be it inside of a product."""
-    return any(op_name(binding.value) in _QUANTIZING for binding, _ in every_binding(mod))
 
 
 def named_bindings(

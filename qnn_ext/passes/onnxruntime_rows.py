@@ -28,7 +28,7 @@ from ..op.base import constant, shape_of
 from ..op.compound import reshape
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
-from .bodies import with_bodies
+from .bodies import every_binding, with_bodies
 from .layout.forms import static_shape
 from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_of, with_main
 
@@ -37,6 +37,7 @@ _BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by s
 _ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "sum", "mean")
 _FUNCTIONS = ("log", "sin", "cos")
 _SHORT_ROW, _SHORT_ROW_OF_SQUARES = 8, 16
+_QUANTIZING = ("qnn.quantize", "qnn.blockwise_dense_int8")
 _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
 
@@ -49,6 +50,11 @@ def with_marks(mod: IRModule, names: Sequence[str]) -> IRModule:
 def without_marks(mod: IRModule) -> IRModule:
     """`mod` without that."""
     return with_main(mod, mod["main"].without_attr(MARKS)) if MARKS in mod["main"].attrs else mod
+
+
+def quantizes(mod: IRModule) -> bool:
+    """Whether anything is quantized, in the bodies of loops too, be it inside of a product."""
+    return any(op_name(binding.value) in _QUANTIZING for binding, _ in every_binding(mod))
 
 
 def onnxruntime_rows(mod: IRModule) -> IRModule:

@@ -19,9 +19,8 @@ from ...op.base import constant, constant_value, shape_of
 from ...op.folding import known_value
 from ...passes.blocked_sums import ask_for_blocks
 from ...passes.blockwise import keep_packed
-from ...passes.bodies import quantizes
 from ...passes.float_weights import round_float_weights
-from ...passes.onnxruntime_rows import onnxruntime_rows, with_marks, without_marks
+from ...passes.onnxruntime_rows import onnxruntime_rows, quantizes, with_marks, without_marks
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
 from ..bound import bound_value, check_bound

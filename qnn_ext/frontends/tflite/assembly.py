@@ -66,7 +66,8 @@ class TfliteAssembly(Assembly):
         """Whether floats have XNNPACK's last bits, which may decide between two steps of what is quantized after them:
         with numerics "float32", in models with quantized tensors."""
         tensors = (tensor for graph in self.model.subgraphs for tensor in graph.tensors)
-        return self.numerics != "tflite" and any(tensor.qparams is not None for tensor in tensors)
+        quantized = (tensor.qparams is not None and tensor.dtype != "float32" for tensor in tensors)
+        return self.numerics != "tflite" and any(quantized)
 
     # ---- tensors -------------------------------------------------------------------------------------------------
 

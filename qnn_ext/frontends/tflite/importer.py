@@ -21,7 +21,6 @@ from ...module import QnnModule, TensorSpec
 from ...op.base import constant, constant_value
 from ...passes.bias_first import ask_for_biases
 from ...passes.blockwise import keep_packed
-from ...passes.bodies import quantizes
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
 from ..data_dependent import trimmed
@@ -128,7 +127,7 @@ class Importer:
 
         with self._naming_open_dimensions():
             ir = keep_packed(self.assembly.module(walk))
-        if self.assembly.numerics != "tflite" and quantizes(ir):
+        if self.assembly.follows_xnnpack:
             ir = ask_for_biases(ir)
         return QnnModule(
             ir=ir,

@@ -154,6 +154,11 @@ class Node(Conversion):
         return not self.reference_kernels and xnnpack.takes(self.operator, self.assembly.graph.tensors)
 
     @property
+    def follows_xnnpack(self) -> bool:
+        """True for float nodes whose last bits must be XNNPACK's, see `TfliteAssembly.follows_xnnpack`."""
+        return self.delegated and self.assembly.follows_xnnpack
+
+    @property
     def rounding(self) -> str:
         """The requantize rounding of XNNPACK or of TFLite's own kernels, whichever computes the node."""
         return "TONEAREST_EVEN" if self.delegated else "TFLITE"

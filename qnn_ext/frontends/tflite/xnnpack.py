@@ -119,6 +119,14 @@ def _table(node: _Node) -> bool:
     return _bytes(node, 0)
 
 
+def _logistic(node: _Node) -> bool:
+    return _table(node) or _floats(node, 0)
+
+
+def _softmax(node: _Node) -> bool:
+    return _floats(node, 0) and node.options["beta"] == 1
+
+
 def _quantize(node: _Node) -> bool:
     return _bytes(node, 0) and 2.0**-8 <= _ratio(node, 0) <= 2.0**7
 
@@ -216,7 +224,7 @@ RULES: dict[str, Rule] = {
     "ELU": _table,
     "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0, narrow=True),
     "LEAKY_RELU": _leaky_relu,
-    "LOGISTIC": _table,
+    "LOGISTIC": _logistic,
     "MAX_POOL_2D": _max_pool,
     "MEAN": _mean,
     "MUL": _product,
@@ -224,6 +232,7 @@ RULES: dict[str, Rule] = {
     "REDUCE_MAX": _reduce,
     "REDUCE_MIN": _reduce,
     "RESIZE_BILINEAR": _resize,
+    "SOFTMAX": _softmax,
     "SUB": _sum,
     "SUM": _reduce,
     "TANH": _table,

@@ -27,6 +27,11 @@ def check(graph, output, *arrays, tolerance=0.0, built=False):
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 
+def quantized_too(graph):
+    """Make it a quantized model, whose floats have XNNPACK's bits."""
+    graph.const(np.ones((1, 1), np.int8), q=Q(0.01, 0))
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("name", ["CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "MAX_POOL_2D", "AVERAGE_POOL_2D"])
 def test_ends_of_fused_activations(rng, name, dtype):
@@ -120,6 +125,7 @@ def test_average_pools_of_floats(rng, window, stride, padding):
     output = graph.tensor((2, *size, 5), "float32")
     options = {"filterHeight": window[0], "filterWidth": window[1], "strideH": stride, "strideW": stride}
     graph.op("AVERAGE_POOL_2D", [x], [output], act="none", padding=padding, **options)
+    quantized_too(graph)
     check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=True)
 
 
@@ -130,6 +136,7 @@ def test_means_of_floats(rng, axes):
     x = graph.input(shape, "float32")
     output = graph.tensor([n for axis, n in enumerate(shape) if axis not in axes], "float32")
     graph.op("MEAN", [x, graph.const(axes, "int32")], [output])
+    quantized_too(graph)
     check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=True)
 
 
@@ -178,13 +185,11 @@ def test_float_products_of_dynamically_quantized_models(rng, name, depth, weight
 @pytest.mark.parametrize("length", [1, 5, 16, 50, 64, 197, 1000])
 @pytest.mark.parametrize(("name", "options"), [("SOFTMAX", {"beta": 1.0}), ("LOGISTIC", {})])
 @pytest.mark.parametrize("built", [False, True])
-def test_float_functions_of_dynamically_quantized_models(rng, name, options, length, built):
+def test_float_functions_of_quantized_models(rng, name, options, length, built):
     graph = Graph()
     x, y = graph.input((3, length), "float32"), graph.tensor((3, length), "float32")
     graph.op(name, [x], [y], **options)
-    weights = graph.const(rng.integers(-127, 128, (4, length)).astype(np.int8), q=Q(0.01, 0))
-    result = graph.tensor((3, 4), "float32")
-    graph.op("FULLY_CONNECTED", [y, weights], [result], act="none", keepNumDims=True)
+    quantized_too(graph)
     check(graph, y, (rng.normal(0, 5, (3, length))).astype(np.float32), built=built)
 
 

@@ -72,7 +72,7 @@ def convert_function(node: Node) -> relax.Expr:
     """A function that LiteRT tabulates; for int16 it interpolates between samples."""
     function, table, supported = FUNCTIONS[node.operator.name]
     if real_function(node, "float32"):
-        if node.operator.name == "LOGISTIC" and node.assembly.follows_xnnpack:
+        if node.operator.name == "LOGISTIC" and node.follows_xnnpack:
             return qnn.float_function(node.input(0), "xnnpack_sigmoid")
         return function(node.input(0))
     if node.delegated:

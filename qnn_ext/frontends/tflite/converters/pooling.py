@@ -30,7 +30,7 @@ def convert_average_pool2d(node: Node) -> relax.Expr:
     if not node.is_quantized(0):
         _check_float(node)
         places = (window["pool_size"], window["strides"], window["padding"])
-        mean = window_mean(node, *places) if node.delegated else None
+        mean = window_mean(node, *places) if node.follows_xnnpack else None
         if mean is None:
             mean = relax.op.nn.avg_pool2d(node.input(0), count_include_pad=False, **window)
         return node.activate(mean)

@@ -55,7 +55,7 @@ def convert_mean(node: Node) -> relax.Expr:
         return _quantized_sum(node, qnn.mean, axes)
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
     count = math.prod(node.shape(0)[axis] for axis in axes)
-    if node.dtype() == "float32" and node.delegated:
+    if node.dtype() == "float32" and node.follows_xnnpack:
         total = reduced(node, relax.op.sum, node.input(0), axes)
         return relax.op.multiply(total, number(np.float32(1) / np.float32(count)))
     if node.dtype() == "float32":

@@ -28,7 +28,7 @@ def convert_softmax(node: Node) -> relax.Expr:
     """exp(beta·x) over its sum along the last axis."""
     beta = float(node.options["beta"])
     if _is_float(node, SOFTMAX_DTYPES):
-        if beta == 1 and node.assembly.follows_xnnpack:
+        if node.follows_xnnpack:
             return qnn.lane_softmax(node.input(0))
         scaled = node.emit(relax.op.multiply(node.input(0), constant(np.float32(beta))))
         return relax.op.nn.softmax(scaled, axis=-1)
