@@ -40,6 +40,9 @@ def bias_first(mod: IRModule) -> IRModule:
     readers = consumers(main, bindings)
     products = {one.var for one in bindings if op_name(one.value) in _PRODUCTS and len(readers[one.var]) == 1}
 
+    if not products:
+        return mod
+
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         if op_name(expr) != "add" or expr.args[0] not in products or str(expr.ty.dtype) != "float32":
             return None

@@ -52,17 +52,19 @@ GAIN = 1.2
 
 
 def winograd(mod: IRModule, target: Target) -> IRModule:
-    """`mod` with the convolutions that gain by it in Winograd's form."""
-    if backend_of(target).grid or asks_for_biases(mod):
+    """`mod` with the convolutions that gain by it in Winograd's form; those of floats only if any order of their sums
+    will do."""
+    if backend_of(target).grid:
         return mod
+    floats = not asks_for_biases(mod)
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
-        return _rewritten(expr, target, emit) if op_name(expr) == "qnn.conv2d_accumulate" else None
+        return _rewritten(expr, target, emit, floats) if op_name(expr) == "qnn.conv2d_accumulate" else None
 
     return rewrite(mod, rule)
 
 
-def _rewritten(call: relax.Call, target: Target, emit: Emit) -> relax.Expr | None:
+def _rewritten(call: relax.Call, target: Target, emit: Emit, floats: bool) -> relax.Expr | None:
     data, weight = factors_of(call)
     known, attributes = constant_value(weight), call_attributes(call)
     if known is None or known.shape[1:3] != (WINDOW, WINDOW) or attributes["groups"] != 1:
@@ -70,7 +72,7 @@ def _rewritten(call: relax.Call, target: Target, emit: Emit) -> relax.Expr | Non
     if any(step != 1 for step in (*attributes["strides"], *attributes["dilation"])):
         return None
     form = _form(str(data.ty.dtype), str(weight.ty.dtype), str(attributes["out_dtype"]))
-    if form is None:
+    if form is None or (form is FLOATS and not floats):
         return None
     n, height, width, _ = shape_of(data)
     size = result_size((height, width), attributes["padding"])

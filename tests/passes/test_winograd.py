@@ -10,6 +10,7 @@ from qnn_ext.compiling.build import lower_module
 from qnn_ext.numerics.winograd import FLOATS, NUMPY, is_exact
 from qnn_ext.op.base import constant
 from qnn_ext.op.evaluate import interpret
+from qnn_ext.passes.bias_first import ask_for_biases
 from qnn_ext.passes.winograd import GAIN, predicted_gain, winograd
 from qnn_ext.targets.names import make_target
 from tests.cpus import cpu_target
@@ -78,6 +79,12 @@ def test_results(rng, name, cpu):
     (expected,) = interpret(module, [x])
     (actual,) = run_lowered(kernels, [x], cpu_target(cpu, 2))
     assert (np.abs(actual.astype(np.float64) - expected) <= limit(x, w, bias, CONVOLUTIONS[name][2])).all()
+
+
+def test_sums_in_xnnpacks_order_are_plain(rng):
+    module, *_ = convolution("whole tiles", rng)
+    script = lower_module(ask_for_biases(module), cpu_target(CPUS[0], 2)).script()
+    assert "winograd" not in script and "bias_first" in script
 
 
 def test_error_is_close_to_that_of_plain_sums(rng):
