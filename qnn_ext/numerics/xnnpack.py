@@ -16,6 +16,7 @@ _EXP = tuple(
     map(float.fromhex, ("0x1p+0", "0x1.FFFFF6p-1", "0x1.FFFDC6p-2", "0x1.555A80p-3", "0x1.573A1Ap-5", "0x1.0F9F9Cp-7"))
 )
 _LOWEST = -126 * math.log(2.0)
+_SMALLEST = -110.0  # e^x of less is 0 in float32
 _STEPS = 32  # of a power of two between two neighbours of a table
 _ROUNDING = 1.5 * 2.0**23 / _STEPS  # added and subtracted again, it leaves a multiple of 1 / 32
 # 2^(k / 32), the lowest power first; for some k the float below the nearest one: the bits of the number say for which
@@ -34,12 +35,11 @@ _SMALL_EXP = float.fromhex("0x1.0000F6p+0")
 
 
 def exp_of_negative(x: Value, on: Arithmetic) -> Value:
-    """e^x for x ≤ 0, also where that is subnormal; NaN for NaN and −∞."""
+    """e^x for x ≤ 0, also where that is subnormal, and 0 for −∞, which XNNPACK makes NaN."""
 
-    def scaled(n: Value) -> Value:
+    def of_parts(x: Value, n: Value) -> Value:
         rest = on.fma(n, on.const(-_LN2_LOW), on.fma(n, on.const(-_LN2_HIGH), x))
-        power = on.shared(rest, lambda r: on.polynomial(r, _EXP))
-        return on.shared(on.maximum(n, on.const(-200.0)), lambda n: twice(power, n))
+        return twice(on.shared(rest, lambda r: on.polynomial(r, _EXP)), n)
 
     def twice(power: Value, n: Value) -> Value:
         """power · 2ⁿ, the second factor exact: only the product is rounded, if it is subnormal."""
@@ -48,7 +48,8 @@ def exp_of_negative(x: Value, on: Arithmetic) -> Value:
             lambda high: on.scale(power, high) * on.scale(on.const(1.0), n - high),
         )
 
-    return on.shared(x, lambda x: on.shared(on.rint(x * on.const(_LOG2_E)), scaled))
+    inside = on.maximum(x, on.const(_SMALLEST))
+    return on.shared(inside, lambda x: on.shared(on.rint(x * on.const(_LOG2_E)), lambda n: of_parts(x, n)))
 
 
 def xnnpack_sigmoid(x: Value, on: Arithmetic) -> Value:
