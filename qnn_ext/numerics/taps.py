@@ -15,8 +15,8 @@ class Taps:
     """For each output position along an axis: v = x[lower] · (1 − fraction) + x[upper] · fraction.
 
     lower, upper: int32, in 0 … size − 1
-    fraction:     int32 in units of 2⁻¹⁰ ("fixed") or 2⁻¹¹ ("xnnpack"), or float32. It may be outside 0 … 1 at the
-                  edges, where lower and upper are the same element
+    fraction:     int32 in units of 2⁻¹⁰ ("fixed") or 2⁻¹¹ ("xnnpack", of integers), or float32. It may be outside
+                  0 … 1 at the edges, where lower and upper are the same element
     """
 
     lower: np.ndarray
@@ -24,9 +24,11 @@ class Taps:
     fraction: np.ndarray
 
 
-def bilinear_taps(size: int, out_size: int, align_corners: bool, half_pixel_centers: bool, arithmetic: str) -> Taps:
+def bilinear_taps(
+    size: int, out_size: int, align_corners: bool, half_pixel_centers: bool, arithmetic: str, floats: bool = False
+) -> Taps:
     """The taps along one axis. Source: TFLite's reference ComputeInterpolationValues; for "xnnpack", XNNPACK's
-    xnn_indirection_init_resize_bilinear2d_hwc_q11."""
+    xnn_indirection_init_resize_bilinear2d_hwc_q11, and that of f32 for floats."""
     corners = align_corners and out_size > 1
     numerator, denominator = (size - 1, out_size - 1) if corners else (size, out_size)
     scale: Any
@@ -49,8 +51,9 @@ def bilinear_taps(size: int, out_size: int, align_corners: bool, half_pixel_cent
         position = np.minimum(position, np.float32(size - 1))
         lower = position.astype(np.int64)
         ceiling = lower + 1
-        real = position - lower.astype(np.float32)
-        fraction = np.rint(real * np.float32(1 << FRACTION_BITS[arithmetic])).astype(np.int32)
+        fraction = position - lower.astype(np.float32)
+        if not floats:
+            fraction = np.rint(fraction * np.float32(1 << FRACTION_BITS[arithmetic])).astype(np.int32)
     else:
         scale = np.float32(numerator) / np.float32(denominator)
         index = np.arange(out_size, dtype=np.float32)

@@ -9,7 +9,7 @@ from tvm import relax
 
 from ..errors import ShapeError
 from ..numerics import reference
-from ..numerics.taps import FRACTION_BITS, bilinear_taps
+from ..numerics.taps import FRACTION_BITS, Taps, bilinear_taps
 from .base import Shape, TensorInfo, check_dtype, check_rank, define, export_to_script
 from .traits import Kind, Traits
 
@@ -25,9 +25,9 @@ def _infer(
         raise ShapeError(f"cannot resize {data.shape} to {tuple(size)}")
     if align_corners and half_pixel_centers:
         raise ShapeError("align_corners and half_pixel_centers cannot both be set")
-    if arithmetic not in ARITHMETICS or (arithmetic in FRACTION_BITS and data.dtype == "float32"):
+    if arithmetic not in ARITHMETICS or (arithmetic == "fixed" and data.dtype == "float32"):
         raise ShapeError(
-            f"arithmetic must be float32, or for integers fixed or xnnpack, found {arithmetic} for {data.dtype}"
+            f"arithmetic must be float32, xnnpack or, for integers, fixed, found {arithmetic} for {data.dtype}"
         )
     return (data.shape[0], *size, data.shape[3]), data.dtype
 
@@ -36,9 +36,11 @@ def _reference(
     data: np.ndarray, *, size: tuple[int, int], align_corners: bool, half_pixel_centers: bool, arithmetic: str
 ) -> np.ndarray:
     rows, columns = (
-        bilinear_taps(n, out, align_corners, half_pixel_centers, arithmetic)
+        bilinear_taps(n, out, align_corners, half_pixel_centers, arithmetic, data.dtype == np.float32)
         for n, out in zip(data.shape[1:3], size, strict=True)
     )
+    if data.dtype == np.float32 and arithmetic == "xnnpack":
+        return _between(_between(data, columns, 2), rows, 1)
     bits = FRACTION_BITS.get(arithmetic)
     wide = data.astype(np.float32 if bits is None else np.int64)
     one: Any = np.float32(1) if bits is None else 1 << bits
@@ -57,6 +59,12 @@ def _reference(
     elif data.dtype != np.float32:
         total = reference.round_half_away(total)
     return total.astype(data.dtype)
+
+
+def _between(data: np.ndarray, taps: Taps, axis: int) -> np.ndarray:
+    """lower + (upper − lower) · fraction along an axis, each operation rounded."""
+    lower, upper = (np.take(data, index, axis) for index in (taps.lower, taps.upper))
+    return lower + (upper - lower) * taps.fraction.reshape(-1, *[1] * (data.ndim - axis - 1))
 
 
 RESIZE_BILINEAR = define("resize_bilinear", "data", _infer, _reference, Traits(Kind.OTHER), "bilinear interpolation")
@@ -78,13 +86,14 @@ def resize_bilinear(
 
     data:  NHWC, int8, uint8, int16 or float32; size: (rows, columns) of the result
     arithmetic: "fixed": positions in units of 2⁻¹⁰, integer products, rounded to the nearest with midpoints away from 0
-                "xnnpack": positions in float32, weights in units of 2⁻¹¹, integer products, midpoints up
+                "xnnpack": positions in float32; of integers, weights in units of 2⁻¹¹, integer products, midpoints up;
+                of floats, a + (b − a) · weight along rows, then along columns, every operation rounded separately
                 "float32": Σ (x · vertical) · horizontal over (upper left, lower left, upper right, lower right) in this
                 order, every operation rounded separately (no fused multiply-add); then, for integers, rounded to the
                 nearest, midpoints away from 0
 
     Raises ShapeError. Source: TFLite reference_ops::ResizeBilinear ("float32": float and uint8) and
-    ResizeBilinearInteger ("fixed": int8 and int16); XNNPACK's s8_ibilinear and u8_ibilinear.
+    ResizeBilinearInteger ("fixed": int8 and int16); XNNPACK's s8_ibilinear, u8_ibilinear and f32_ibilinear.
     """
     return RESIZE_BILINEAR.call(
         data,

@@ -132,7 +132,7 @@ def variants() -> dict[str, Case]:
 
     for dtype, variables in {**image, "float32": pixels}.items():
         for number, options in enumerate(({}, {"align_corners": True}, {"half_pixel_centers": True})):
-            for arithmetic in ("fixed", "float32", "xnnpack") if dtype != "float32" else ("float32",):
+            for arithmetic in ("fixed", "float32", "xnnpack")[dtype == "float32" :]:
                 cases[f"resize_bilinear-{dtype}-{arithmetic}-{number}"] = (
                     variables,
                     lambda x, a=arithmetic, o=options: op.resize_bilinear(x, (8, 3), arithmetic=a, **o),

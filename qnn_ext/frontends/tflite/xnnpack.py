@@ -145,7 +145,7 @@ def _mean(node: _Node) -> bool:
 
 
 def _resize(node: _Node) -> bool:
-    return _bytes(node, 0) and _is_constant(node.input(1))
+    return (_bytes(node, 0) or _floats(node, 0)) and _is_constant(node.input(1))
 
 
 def _weighted(

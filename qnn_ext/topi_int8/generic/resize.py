@@ -6,7 +6,7 @@ float32 arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -42,10 +42,12 @@ def _resize_bilinear(
     arithmetic: str,
 ) -> te.Tensor:
     rows, columns = (
-        bilinear_taps(extent, out, align_corners, half_pixel_centers, arithmetic)
+        bilinear_taps(extent, out, align_corners, half_pixel_centers, arithmetic, str(data.dtype) == "float32")
         for extent, out in zip(data.shape[1:3], size, strict=True)
     )
     dtype = str(data.dtype)
+    if dtype == "float32" and arithmetic == "xnnpack":
+        return _between(constants, _between(constants, data.tensor, columns, 2), rows, 1)
     if dtype != "float32" and all((taps.lower == taps.upper).all() for taps in (rows, columns)):
         # both weights are of the same element: they add up to 1 within float32's precision, and its value is an integer
         rows, columns = (replace(taps, fraction=np.zeros_like(taps.fraction)) for taps in (rows, columns))
@@ -182,6 +184,24 @@ def _nest(
                     total = total + mixed[right_column[x], start + lane] * right[x]
                     result[image, y, x, start + lane] = rounded(total)
     return builder.get()
+
+
+def _between(constants: Constants, data: te.Tensor, taps: Taps, axis: int) -> te.Tensor:
+    """lower + (upper − lower) · fraction along an axis, each operation rounded."""
+    lower, upper, fraction = map(constants.add, (taps.lower, taps.upper, taps.fraction))
+    shape = [int(size) for size in data.shape]
+    last = shape[axis] - 1
+    shape[axis] = len(taps.lower)
+
+    def at(i: Sequence[Expr], index: te.Tensor) -> Expr:
+        position = tirx.max(tirx.min(index(i[axis]), tirx.const(last, "int32")), tirx.const(0, "int32"))
+        return data(*i[:axis], position, *i[axis + 1 :])
+
+    def value(*i: Expr) -> Expr:
+        low = at(i, lower)
+        return low + tir.fence((at(i, upper) - low) * fraction(i[axis]))
+
+    return te.compute(shape, value, name=f"resize_{axis}", attrs={KEEP: True} if axis == 2 else None)
 
 
 def _float32(constants: Constants, shape: tuple[int, ...], data: te.Tensor, rows: Taps, columns: Taps) -> te.Tensor:

@@ -129,6 +129,19 @@ def test_average_pools_of_floats(rng, window, stride, padding):
     check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=True)
 
 
+@pytest.mark.parametrize("corners, half", [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize("size", [(17, 19), (24, 24), (5, 7), (1, 40)])
+def test_bilinear_interpolation_of_floats(rng, size, corners, half):
+    shape, graph = (2, 12, 11, 5), Graph()
+    x = graph.input(shape, "float32")
+    output = graph.tensor((2, *size, 5), "float32")
+    options = {"alignCorners": corners, "halfPixelCenters": half}
+    graph.op("RESIZE_BILINEAR", [x, graph.const(list(size), "int32")], [output], **options)
+    quantized_too(graph)
+    for built in (False, True):
+        check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=built)
+
+
 @pytest.mark.parametrize("axes", [[1], [2], [1, 2], [0, 1, 2]])
 def test_means_of_floats(rng, axes):
     """XNNPACK multiplies by 1 / n where TFLite's kernel divides by n."""

@@ -32,7 +32,7 @@ def convert_resize_bilinear(node: Node) -> relax.Expr:
         raise node.malformed("align_corners and half_pixel_centers cannot both be set")
     require_dtype(node, node.dtype(), "int8", "uint8", "int16", "float32")
     arithmetic = "fixed" if node.dtype() in ("int8", "int16") else "float32"
-    if node.delegated:
+    if node.follows_xnnpack or (node.delegated and node.dtype() != "float32"):
         arithmetic = "xnnpack"
     return qnn.resize_bilinear(node.input(0), _target_size(node), align_corners, half_pixel, arithmetic)
 
