@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from . import eigen
+from . import eigen, xnnpack
 from .elementary import Arithmetic, Value, guarded_exp
-from .xnnpack import xnnpack_sigmoid
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 6.93145752e-1, 1.42860677e-6
@@ -126,7 +125,7 @@ def gelu_tanh(x: Value, on: Arithmetic) -> Value:
 
 
 FUNCTIONS = {
-    one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh, *eigen.FUNCTIONS, xnnpack_sigmoid)
+    one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh, *eigen.FUNCTIONS, *xnnpack.FUNCTIONS)
 }
 """Those of one number, by name, with those that ONNX Runtime leaves to Eigen, and XNNPACK's."""
 

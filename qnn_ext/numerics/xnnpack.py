@@ -6,6 +6,7 @@ As those of `elementary`, they are written over an `Arithmetic`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from .elementary import Arithmetic, Value
 
@@ -32,6 +33,52 @@ _POWER = (
 _RAISED = 0x800008
 # e^r = 1 + r·(c₁ + r / 2) for |r| ≤ ln(2) / 64
 _SMALL_EXP = float.fromhex("0x1.0000F6p+0")
+
+
+_TANH = (
+    (1.0, 1.3412411511e-01, 3.5330520477e-03, 2.1235626264e-05, 1.4248920266e-08),
+    (1.0, 4.6745735407e-01, 2.6018999517e-02, 3.3472978976e-04, 8.1365948290e-07),
+    7.9807181358,
+)
+# erf(x / √2), and tanh(√(2 / π) · (x + 0.044715·x³))
+_ERF = (
+    (7.9788452387e-01, 6.6972173750e-02, 9.3065137044e-03, 3.2973114867e-04, 1.2609783880e-05, 4.5835321316e-08),
+    (1.0, 2.5060352683e-01, 2.8431978077e-02, 1.8622842617e-03, 7.2267655923e-05, 1.1988805682e-06),
+    5.1638283730,
+)
+_TANH_OF_CUBIC = (
+    (7.9788458347e-01, 6.0803253204e-02, 7.2898347862e-03, 2.6887017884e-04, 1.4302649106e-05, 4.9544411240e-08),
+    (1.0, 2.4369759858e-01, 2.4381054565e-02, 1.3060354395e-03, 7.6477612311e-05, 1.3433452750e-06),
+    4.84974098,
+)
+
+
+def _odd_ratio(x: Value, form: tuple[Sequence[float], Sequence[float], float], on: Arithmetic) -> Value:
+    """x·P(x²) / Q(x²) for |x| up to a limit, beyond which it is ±1; NaN for NaN."""
+    numerator, denominator, limit = form
+
+    def near(x: Value) -> Value:
+        return on.shared(on.fence(x * x), lambda square: ratio(x, square))
+
+    def ratio(x: Value, square: Value) -> Value:
+        return x * on.polynomial(square, numerator) / on.polynomial(square, denominator)
+
+    return on.within(x, -limit, limit, near)
+
+
+def xnnpack_tanh(x: Value, on: Arithmetic) -> Value:
+    """The hyperbolic tangent of x."""
+    return _odd_ratio(x, _TANH, on)
+
+
+def xnnpack_gelu(x: Value, on: Arithmetic) -> Value:
+    """½·x · (erf(x / √2) + 1)."""
+    return on.shared(x, lambda x: on.const(0.5) * x * (_odd_ratio(x, _ERF, on) + on.const(1.0)))
+
+
+def xnnpack_gelu_tanh(x: Value, on: Arithmetic) -> Value:
+    """½·x · (tanh(√(2 / π) · (x + 0.044715·x³)) + 1)."""
+    return on.shared(x, lambda x: on.const(0.5) * x * (_odd_ratio(x, _TANH_OF_CUBIC, on) + on.const(1.0)))
 
 
 def exp_of_negative(x: Value, on: Arithmetic) -> Value:
@@ -95,3 +142,6 @@ def _power(part: Value, on: Arithmetic) -> Value:
         return on.raised(on.polynomial(part, _POWER), part * on.const(float(_STEPS)), _RAISED)
 
     return on.shared(part, corrected)
+
+
+FUNCTIONS = (xnnpack_sigmoid, xnnpack_tanh, xnnpack_gelu, xnnpack_gelu_tanh)

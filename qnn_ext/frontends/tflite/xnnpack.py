@@ -119,8 +119,12 @@ def _table(node: _Node) -> bool:
     return _bytes(node, 0)
 
 
-def _logistic(node: _Node) -> bool:
+def _function(node: _Node) -> bool:
     return _table(node) or _floats(node, 0)
+
+
+def _gelu(node: _Node) -> bool:
+    return _floats(node, 0)
 
 
 def _softmax(node: _Node) -> bool:
@@ -223,8 +227,9 @@ RULES: dict[str, Rule] = {
     "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3, dynamic=False),
     "ELU": _table,
     "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0, narrow=True),
+    "GELU": _gelu,
     "LEAKY_RELU": _leaky_relu,
-    "LOGISTIC": _logistic,
+    "LOGISTIC": _function,
     "MAX_POOL_2D": _max_pool,
     "MEAN": _mean,
     "MUL": _product,
@@ -235,6 +240,6 @@ RULES: dict[str, Rule] = {
     "SOFTMAX": _softmax,
     "SUB": _sum,
     "SUM": _reduce,
-    "TANH": _table,
+    "TANH": _function,
     "TRANSPOSE_CONV": _transpose_conv,
 }

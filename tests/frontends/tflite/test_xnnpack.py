@@ -196,7 +196,16 @@ def test_float_products_of_dynamically_quantized_models(rng, name, depth, weight
 
 @pytest.mark.skipif("avx512f" not in host_features(), reason="XNNPACK has other kernels without AVX-512")
 @pytest.mark.parametrize("length", [1, 5, 16, 50, 64, 197, 1000])
-@pytest.mark.parametrize(("name", "options"), [("SOFTMAX", {"beta": 1.0}), ("LOGISTIC", {})])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("SOFTMAX", {"beta": 1.0}),
+        ("LOGISTIC", {}),
+        ("TANH", {}),
+        ("GELU", {"approximate": False}),
+        ("GELU", {"approximate": True}),
+    ],
+)
 @pytest.mark.parametrize("built", [False, True])
 def test_float_functions_of_quantized_models(rng, name, options, length, built):
     graph = Graph()

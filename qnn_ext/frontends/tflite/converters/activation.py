@@ -72,8 +72,9 @@ def convert_function(node: Node) -> relax.Expr:
     """A function that LiteRT tabulates; for int16 it interpolates between samples."""
     function, table, supported = FUNCTIONS[node.operator.name]
     if real_function(node, "float32"):
-        if node.operator.name == "LOGISTIC" and node.follows_xnnpack:
-            return qnn.float_function(node.input(0), "xnnpack_sigmoid")
+        known = XNNPACK_FLOAT.get(node.operator.name)
+        if known is not None and node.follows_xnnpack:
+            return qnn.float_function(node.input(0), known)
         return function(node.input(0))
     if node.delegated:
         return lookup(node, XNNPACK[node.operator.name], BYTES)
@@ -105,6 +106,7 @@ def _left_shift(source: QParams) -> int | None:
 
 
 XNNPACK = {"ELU": tables.xnnpack_elu, "LOGISTIC": tables.xnnpack_sigmoid, "TANH": tables.xnnpack_tanh}
+XNNPACK_FLOAT = {"LOGISTIC": "xnnpack_sigmoid", "TANH": "xnnpack_tanh"}
 OPTIMIZED_INT16 = {"LOGISTIC": _int16_sigmoid, "TANH": _int16_tanh}
 
 
@@ -136,6 +138,8 @@ def convert_gelu(node: Node) -> relax.Expr:
     """x·Φ(x), or its approximation with tanh."""
     approximate = bool(node.options["approximate"])
     if real_function(node, "float32"):
+        if node.follows_xnnpack:
+            return qnn.float_function(node.input(0), "xnnpack_gelu_tanh" if approximate else "xnnpack_gelu")
         return (relax.op.nn.gelu_tanh if approximate else relax.op.nn.gelu)(node.input(0))
     return lookup(node, lambda source, target: tables.gelu(source, target, approximate), (*BYTES, "int16"))
 
