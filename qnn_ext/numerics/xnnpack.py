@@ -33,8 +33,7 @@ _POWER = (
 _RAISED = 0x800008
 # e^r = 1 + r·(c₁ + r / 2) for |r| ≤ ln(2) / 64
 _SMALL_EXP = float.fromhex("0x1.0000F6p+0")
-
-
+# x·P(x²) / Q(x²), and the limit of |x|
 _TANH = (
     (1.0, 1.3412411511e-01, 3.5330520477e-03, 2.1235626264e-05, 1.4248920266e-08),
     (1.0, 4.6745735407e-01, 2.6018999517e-02, 3.3472978976e-04, 8.1365948290e-07),
@@ -73,12 +72,16 @@ def xnnpack_tanh(x: Value, on: Arithmetic) -> Value:
 
 def xnnpack_gelu(x: Value, on: Arithmetic) -> Value:
     """½·x · (erf(x / √2) + 1)."""
-    return on.shared(x, lambda x: on.const(0.5) * x * (_odd_ratio(x, _ERF, on) + on.const(1.0)))
+    return _gated(x, _ERF, on)
 
 
 def xnnpack_gelu_tanh(x: Value, on: Arithmetic) -> Value:
     """½·x · (tanh(√(2 / π) · (x + 0.044715·x³)) + 1)."""
-    return on.shared(x, lambda x: on.const(0.5) * x * (_odd_ratio(x, _TANH_OF_CUBIC, on) + on.const(1.0)))
+    return _gated(x, _TANH_OF_CUBIC, on)
+
+
+def _gated(x: Value, form: tuple[Sequence[float], Sequence[float], float], on: Arithmetic) -> Value:
+    return on.shared(x, lambda x: on.const(0.5) * x * (_odd_ratio(x, form, on) + on.const(1.0)))
 
 
 def exp_of_negative(x: Value, on: Arithmetic) -> Value:

@@ -186,8 +186,7 @@ class Importer:
             for name, variable in given.items():
                 self.assembly.define(name, variable)
             names = [value.name for value in self.model.outputs]
-            self._walk(self.model.operators, names)
-            graph = Neighbours(_needed(self.model.operators, names), names)
+            graph = self._walk(self.model.operators, names)
             self.assembly.check_all_bounded()
             for value in self.model.outputs:
                 result, axes = trimmed(self.assembly.builder.sizes, self._output(value.name, value.dtype, graph))
@@ -208,14 +207,15 @@ class Importer:
             source=self.source,
         )
 
-    def _walk(self, operators: Sequence[Operator], outputs: Sequence[str]) -> None:
-        """Convert the operators of a graph that its outputs depend on."""
+    def _walk(self, operators: Sequence[Operator], outputs: Sequence[str]) -> Neighbours:
+        """Convert the operators of a graph that its outputs depend on; returns who is whose neighbour among them."""
         wanted, outside = _needed(operators, outputs), (self.assembly.neighbours, self._halves)
-        self.assembly.neighbours = Neighbours(wanted, outputs)
-        self._halves = Halves(self.assembly.neighbours)
+        graph = self.assembly.neighbours = Neighbours(wanted, outputs)
+        self._halves = Halves(graph)
         for operator in wanted:
             self._convert(operator)
         self.assembly.neighbours, self._halves = outside
+        return graph
 
     def _output(self, name: str, declared: str, graph: Neighbours) -> relax.Expr:
         (value,) = only_tensors([self.assembly.value(name)], f"the output '{name}'")

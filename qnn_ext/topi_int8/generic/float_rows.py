@@ -36,6 +36,11 @@ def _plus_rounded_square(total: Expr, x: Expr) -> Expr:
 _SUM_OF_SQUARES = te.comm_reducer(_plus_square, lambda dtype: tirx.const(0, dtype), name="sum_of_squares")
 
 
+def _pairs(first: Sequence[Expr | None], second: Sequence[Expr | None], combine: Combine) -> list[Expr | None]:
+    """Each of the first combined with its partner; the partners of a short row's last elements are None."""
+    return [low if high is None else combine(low, high) for low, high in zip(first, second, strict=True)]
+
+
 class _Rows:
     """Reductions over one axis of float32 elements, in the order of `float_rows.row_sum`: sixteen in parallel."""
 
@@ -69,13 +74,10 @@ class _Rows:
                 parts += [element(*self.at(i, whole * LANES + lane))] if lane < rest else []
                 terms.append(parts[0] if len(parts) == 1 else combine(*parts) if parts else None)
             half = LANES // 2
-            terms = pairs(terms[:half], terms[half:])
+            terms = _pairs(terms[:half], terms[half:], combine)
             while len(terms) > 1:
-                terms = pairs(terms[::2], terms[1::2])
+                terms = _pairs(terms[::2], terms[1::2], combine)
             return terms[0]
-
-        def pairs(first: list, second: list) -> list:
-            return [low if high is None else combine(low, high) for low, high in zip(first, second, strict=True)]
 
         return te.compute((*self.before, *self.after), row, name=name, attrs={KEEP: True})
 
@@ -148,9 +150,7 @@ def lane_softmax(x: te.Tensor) -> te.Tensor:
             terms.append(reduce(add, parts) if parts else None)
         while len(terms) > 1:
             half = len(terms) // 2
-            terms = [
-                b if a is None else a if b is None else a + b for a, b in zip(terms[:half], terms[half:], strict=True)
-            ]
+            terms = _pairs(terms[:half], terms[half:], add)
         return elementary.TIR.const(1.0) / terms[0]
 
     inverse = te.compute(shape[:-1], total, name="row_inverse", attrs={KEEP: True})
