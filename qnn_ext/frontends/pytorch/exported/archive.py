@@ -160,6 +160,11 @@ def _unpickle(content: bytes, name: str) -> Any:
     try:
         return torch.load(io.BytesIO(content), weights_only=True)
     except Exception as error:
+        if (unknown := re.search(r"Unsupported global: GLOBAL ([\w.]+)", str(error))) is not None:
+            raise ModelFormatError(
+                f"the pickle of '{name}' refers to {unknown[1]}, which is not read from files because it could run any "
+                "code: load a file that you trust with torch.export.load, and pass the program"
+            ) from error
         raise ModelFormatError(
             f"'{name}' is pickled, and the pickle is damaged or holds more than tensors, which could run any code: "
             f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"

@@ -108,8 +108,11 @@ def test_a_pickled_weight_must_be_a_tensor(content):
     buffer = io.BytesIO()
     torch.save(Bomb(), buffer)
     bomb = edited(edited_json(content, CONFIG, use_pickle), "data/weights/weight_0", lambda _: buffer.getvalue())
-    with pytest.raises(ModelFormatError, match=r"dense\.weight.*pickle"):
+    with pytest.raises(ModelFormatError, match=r"pickle of 'dense\.weight' refers to [\w.]+\.explode, which"):
         load_program(bomb)
+    damaged = edited(edited_json(content, CONFIG, use_pickle), "data/weights/weight_0", lambda _: b"\x80\x02}q")
+    with pytest.raises(ModelFormatError, match=r"dense\.weight.*damaged"):
+        load_program(damaged)
 
 
 @pytest.mark.parametrize("name", ["custom_obj_0", "opaque_obj_0"])
