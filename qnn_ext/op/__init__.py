@@ -32,6 +32,7 @@ from .pool_sum import pool_sum
 from .prelu import prelu
 from .qlinear import qlinear_add, qlinear_mul
 from .qlinear_pool import qlinear_avg_pool
+from .range_parameters import range_scale, range_zero_point
 from .reduce import max, mean, min, sum
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
@@ -119,6 +120,8 @@ __all__ = [
     "qlinear_avg_pool",
     "qlinear_mul",
     "quantize",
+    "range_scale",
+    "range_zero_point",
     "requantize",
     "resize_bilinear",
     "rms_norm",

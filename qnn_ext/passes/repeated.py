@@ -20,6 +20,7 @@ from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from .rewrite import Rebuild, op_name
 
+_STEPS = ("qnn.quantize", "qnn.range_scale", "qnn.range_zero_point")
 SMALL = 64  # elements of constants that are compared by value; larger ones are equal if they are the same
 
 
@@ -41,13 +42,13 @@ def compute_once(mod: IRModule) -> IRModule:
 
 
 def _is_candidate(value: Any, var: relax.Var) -> bool:
-    """Whether it is one of the steps of quantization at run time. Their numbers are scalars or have one element."""
+    """Whether it is one of the steps of quantization at run time. Their numbers are scalars or ranges."""
     if not op_name(value) or not value.op.get_attr("FPurity"):
         return False
     traits = traits_of(value)
-    if traits.reshapes or traits.reduces or op_name(value) == "qnn.quantize":
+    if traits.reshapes or traits.reduces or op_name(value) in _STEPS:
         return True
-    return traits.kind in (Kind.POINTWISE, Kind.JOIN) and _elements(var) == 1
+    return traits.kind in (Kind.POINTWISE, Kind.JOIN) and _elements(var) in (1, 2)
 
 
 def _elements(var: relax.Var) -> int | None:

@@ -73,27 +73,16 @@ def quantize_at_run_time(x: Any, site: Site, emit: Emit) -> Any:
     low, high = integer_range(site.dtype, site.bits, site.symmetric)
     zero_point: Any
     if site.symmetric:
-        scale = _scale(emit(relax.op.max(emit(relax.op.abs(x)))), high - (low + high + 1) // 2, emit)
-        zero_point = constant(np.int32((low + high + 1) // 2))
+        middle = (low + high + 1) // 2
+        largest = emit(relax.op.max(emit(relax.op.abs(x))))
+        ends = emit(relax.op.stack([constant(np.float32(0)), largest]))
+        scale = emit(qnn.range_scale(ends, high - middle))
+        zero_point = constant(np.int32(middle))
     else:
-        zero = _number(0)
-        smallest = emit(relax.op.minimum(emit(relax.op.min(x)), zero))
-        largest = emit(relax.op.maximum(emit(relax.op.max(x)), zero))
-        scale = _scale(emit(relax.op.subtract(largest, smallest)), high - low, emit)
-        steps = emit(relax.op.divide(smallest, scale))
-        rounded = emit(qnn.quantize(emit(relax.op.subtract(_number(low), steps)), 1.0, 0, out_dtype=site.dtype))
-        zero_point = emit(relax.op.astype(emit(relax.op.clip(rounded, low, high)), "int32"))
+        ends = emit(relax.op.stack([emit(relax.op.min(x)), emit(relax.op.max(x))]))
+        scale = emit(qnn.range_scale(ends, high - low))
+        zero_point = emit(relax.op.clip(emit(qnn.range_zero_point(ends, scale, low, site.dtype)), low, high))
     integers = emit(qnn.quantize(x, scale, zero_point, out_dtype=site.dtype))
     if site.bits < np.iinfo(site.dtype).bits or site.symmetric:
         integers = emit(relax.op.clip(integers, low, high))
     return emit(qnn.dequantize(integers, scale, zero_point))
-
-
-def _scale(extent: Any, steps: int, emit: Emit) -> Any:
-    """extent / steps, or 1 where the extent is 0."""
-    flat = emit(relax.op.equal(extent, _number(0)))
-    return emit(relax.op.where(flat, _number(1), emit(relax.op.divide(extent, _number(steps)))))
-
-
-def _number(value: float) -> Any:
-    return constant(np.float32(value))

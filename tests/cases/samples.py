@@ -157,6 +157,11 @@ SAMPLES = {
             round_of_a_loop(), [relax.const(ZEROS)], [state], [sequence], 3, [True], [True], going
         ),
     ),
+    "range_scale": ([("ends", (7, 2), "float32")], lambda x: op.range_scale(x, 255)),
+    "range_zero_point": (
+        [("ends", (7, 2), "float32"), ("scale", (7,), "float32")],
+        lambda x, y: op.range_zero_point(x, y, -128, "int8"),
+    ),
     "value_range": ([("data", (3, 5), "float32")], op.value_range),
     "blockwise_dequantize": (
         [("weight", (4, 9), "uint8"), ("scale", (4, 3), "float16"), ("zero_points", (4, 2), "uint8")],

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import ir, relax
 
 from ...module import FloatNote
-from ...op.base import constant, constant_value, shape_of
+from ...op.base import constant, constant_value, definition_of, shape_of
 from ...op.folding import known_value
+from ...op.range_parameters import RANGE_ZERO_POINT
 from ..assembly import Conversion
 from ..bound import not_constant
 from .assembly import OnnxAssembly
@@ -152,7 +153,21 @@ class Node(Conversion):
             return constant(value.reshape(()) if value.size == 1 else value)
         if shape_of(expr) == (1,):
             expr = self.emit(relax.op.reshape(expr, ()))
-        return expr if str(expr.ty.dtype) == dtype else self.emit(relax.op.astype(expr, dtype))
+        if str(expr.ty.dtype) == dtype:
+            return expr
+        before = self._before_cast(expr, dtype)
+        return self.emit(relax.op.astype(expr, dtype)) if before is None else before
+
+    def _before_cast(self, expr: relax.Expr, dtype: str) -> relax.Expr | None:
+        """What DynamicQuantizeLinear cast to make its zero point uint8, if that has this dtype."""
+        cast = self._bound_call(expr)
+        if cast is None or cast.op != ir.Op.get("relax.astype") or str(cast.args[0].ty.dtype) != dtype:
+            return None
+        return cast.args[0] if definition_of(self._bound_call(cast.args[0])) is RANGE_ZERO_POINT else None
+
+    def _bound_call(self, expr: relax.Expr) -> relax.Call | None:
+        bound = self.assembly.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else None
+        return bound if isinstance(bound, relax.Call) else None
 
     # ---- building ----------------------------------------------------------------------------------------------------
 

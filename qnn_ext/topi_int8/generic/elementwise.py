@@ -27,6 +27,7 @@ from ...targets.features import current_backend, current_contracts
 
 Expr = Any
 
+_ZERO = tirx.const(0.0, "float32")
 SCALARS = 16  # in an array: as many int32 or float32 as a constant takes at least
 
 
@@ -238,6 +239,24 @@ def _divides_by_reciprocal(data: Operand, scale: Operand, out_dtype: str) -> boo
     many = math.prod(data.shape) > SCALARS and math.prod(scale.shape) == 1
     narrow = data.dtype == scale.dtype == "float32" and out_dtype in ("int8", "uint8", "int16", "uint16")
     return many and narrow and not current_backend().grid and current_contracts()
+
+
+@rule("qnn.range_scale")
+def _range_scale(stage: Stage, ends: Operand, *, steps: int) -> Expr:
+    low, high = tirx.min(_end(stage, ends, 0), _ZERO), tirx.max(_end(stage, ends, 1), _ZERO)
+    return tirx.Select(low == high, tirx.const(1.0, "float32"), (high - low) / tirx.const(float(steps), "float32"))
+
+
+@rule("qnn.range_zero_point")
+def _range_zero_point(stage: Stage, ends: Operand, scale: Operand, *, start: int, dtype: str) -> Expr:
+    position = tirx.const(float(start), "float32") - tirx.min(_end(stage, ends, 0), _ZERO) / stage.read(scale)
+    return tir.round_to_int(position, tirx.const(0, "int32"), dtype).astype("int32")
+
+
+def _end(stage: Stage, ends: Operand, which: int) -> Expr:
+    """The least value of a range, or the greatest."""
+    tensor = ends.tensor if ends.tensor is not None else stage.constants.add(ends.value)
+    return _element(tensor, [*stage.indices, which])
 
 
 @rule("qnn.dequantize")

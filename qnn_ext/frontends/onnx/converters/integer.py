@@ -9,7 +9,7 @@ from tvm import relax
 from .... import op as qnn
 from ..node import Node
 from ..registry import MICROSOFT, converter
-from .arithmetic import cast, matmul, minus, number, over
+from .arithmetic import cast, matmul, number
 from .qlinear import convolve
 
 
@@ -51,14 +51,9 @@ def quantize_dynamically(node: Node, x: relax.Expr) -> Dynamic:
 
     A tensor of zeros has s = 1, as in ONNX Runtime; the ONNX specification leaves it open.
     """
-    zero = number(0)
-    low = node.emit(relax.op.minimum(node.emit(relax.op.min(x)), zero))
-    high = node.emit(relax.op.maximum(node.emit(relax.op.max(x)), zero))
-    extent = over(node, minus(node, high, low), number(255))
-    flat = node.emit(relax.op.equal(high, low))
-    scale = node.emit(relax.op.where(flat, number(1), extent))
-    below = minus(node, zero, over(node, low, scale))
-    zero_point = cast(node, node.emit(qnn.quantize(below, 1.0, 0, out_dtype="uint8")), "int32")
+    ends = node.emit(relax.op.stack([node.emit(relax.op.min(x)), node.emit(relax.op.max(x))]))
+    scale = node.emit(qnn.range_scale(ends, 255))
+    zero_point = node.emit(qnn.range_zero_point(ends, scale, 0, "uint8"))
     data = node.emit(qnn.quantize(x, scale, zero_point, out_dtype="uint8"))
     return Dynamic(data, scale, zero_point)
 
