@@ -29,7 +29,7 @@ def sharing_of(target: Target) -> Sharing:
     return backend_of(target).sharing
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4096)
 def _has(feature: str, target_json: str) -> bool:
     return bool(tvm.target.codegen.llvm_cpu_has_features(feature, Target(target_json)))
 

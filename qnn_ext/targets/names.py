@@ -16,7 +16,7 @@ from .architectures import architecture_name, host_architecture
 from .backend import THREADS
 from .cpus import ARM_CPUS, CPU_FAMILIES
 from .families import SHARED_BYTES, backend_for
-from .features import backend_of, host_cpu
+from .features import backend_of, has_feature, host_cpu
 from .host import check_runnable, host_features
 
 __all__ = [
@@ -139,8 +139,7 @@ def features_of_model() -> frozenset[str]:
 
 def _features(target: Target) -> set[str]:
     cpu = _cpu_of(target)
-    has = tvm.target.codegen.llvm_cpu_has_features
-    return {name for name in backend_of(cpu).instruction_sets if has(name, cpu)}
+    return {name for name in backend_of(cpu).instruction_sets if has_feature(cpu, name)}
 
 
 def _cpu_of(target: Target) -> Target:

@@ -174,6 +174,7 @@ def integers(rng, dtype, shape, values):
     return rng.choice(np.array([ends.min, ends.max], dtype), shape)
 
 
+@pytest.mark.sampled("cpu", "dtype")
 @pytest.mark.parametrize("cpu", INTEGER_CPUS)
 @pytest.mark.parametrize("values", ["random", "ends"])
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])

@@ -24,7 +24,7 @@ def run(mod, inputs, target):
     return run_lowered(lower_module(mod, target), inputs, target)[0]
 
 
-@pytest.mark.sampled("cpu", whole="native")
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize("zeros", ZEROS[:2])
@@ -36,7 +36,7 @@ def test_int8(shape, by_row, zeros, dtype, cpu):
     np.testing.assert_array_equal(run(mod, inputs, cpu_target(cpu, 1)), interpret(mod, inputs)[0])
 
 
-@pytest.mark.sampled("cpu", whole="native")
+@pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("dtype", WIDTHS)
 @pytest.mark.parametrize("zeros", ZEROS)
