@@ -1,5 +1,5 @@
-"""Value ranges: the minimum and the maximum of one tensor become one qnn.value_range, which reads it once; so does a stack
-of both, which qnn.range_scale and qnn.range_zero_point read.
+"""Value ranges: the minimum and the maximum of one tensor become one qnn.value_range, which reads it once, and so does
+a stack of the two, which qnn.range_scale and qnn.range_zero_point read.
 
 Quantization at run time asks for both. On a GPU they stay two reductions.
 """
