@@ -323,7 +323,8 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         sink_reshapes,  # nothing between a product and its epilogue
         fold_constant_sums,  # T3, T4 and the bias in one constant
         partial(join_siblings, target=target),  # branches from one tensor in one product
-        plain_convolutions,  # of floats, over one dimension and transposed: from here on, their last bits may differ
+        # of floats, over one dimension and transposed: from here on, their last bits may differ
+        partial(plain_convolutions, target=target),
         partial(channels_last, any_order=True),  # float convolutions too
         partial(blocked_sums, target=target),  # of long products, as ONNX Runtime sums them
         *([] if grid else [bias_first]),  # of float products, as XNNPACK sums them

@@ -131,7 +131,9 @@ FUNCTIONS = {
 
 
 _PRODUCTS = 256  # of a block where the second matrix is constant, and stored in MLAS's order
-_LINE, _SHORTEST_LINE = 128, 16  # columns, and products, of a block otherwise
+LINE = 128
+"""Columns, and products, of a block otherwise; always of products if the first matrix is to be transposed."""
+_SHORTEST_LINE = 16
 
 
 def block_of_products(rows: int, terms: int, columns: int, packed: bool) -> int:
@@ -146,7 +148,7 @@ def block_of_products(rows: int, terms: int, columns: int, packed: bool) -> int:
         return _PRODUCTS
     if rows == 1 or columns == 1:
         return terms
-    length, width = _LINE, _LINE
+    length, width = LINE, LINE
     while columns < terms and width > _SHORTEST_LINE and width // 2 >= columns:
         length, width = 2 * length, width // 2
     return length

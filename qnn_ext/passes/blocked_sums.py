@@ -32,10 +32,15 @@ def ask_for_blocks(mod: IRModule) -> IRModule:
     return with_bodies(with_main(mod, mod["main"].with_attr(BLOCKED, True)), ask_for_blocks)
 
 
+def asks_for_blocks(mod: IRModule, target: Target) -> bool:
+    """Whether it has the attribute, and the target has chains of fused multiply-adds."""
+    return bool(mod["main"].attrs.get(BLOCKED) and backend_of(target).float_products)
+
+
 def blocked_sums(mod: IRModule, target: Target) -> IRModule:
     """`mod` with long products as sums of blocks, if it asks for them."""
     main = mod["main"]
-    if not main.attrs.get(BLOCKED) or not backend_of(target).float_products:
+    if not asks_for_blocks(mod, target):
         return mod
     bindings = bindings_of(main)
     readers, variables = consumers(main, bindings), iter([binding.var for binding in bindings])

@@ -8,11 +8,13 @@ skip a layer. The weights get one scale and one zero point, from their least and
 
     scale = (max(w, 0) − min(w, 0)) / 255        zero point = rint(−128 − min(w, 0) / scale)
 
-The bias is rounded by `qdq_to_integer`, as behind all integer products.
+The bias is rounded too, to steps of the scale of the data times that of the weights: by `qdq_to_integer` behind
+integer products, and here behind transposed convolutions, which ONNX Runtime computes in float.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,8 @@ from .bodies import with_bodies
 from .layout.propagation import rebuild
 from .rewrite import Emit, bindings_of, consumers, op_name, rewrite
 
-CONVOLUTIONS = tuple(f"nn.conv{rank}d{suffix}" for rank in (1, 2, 3) for suffix in ("", "_transpose"))
+TRANSPOSED = tuple(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3))
+CONVOLUTIONS = (*(f"nn.conv{rank}d" for rank in (1, 2, 3)), *TRANSPOSED)
 
 
 def round_float_weights(mod: IRModule) -> IRModule:
@@ -37,13 +40,17 @@ def round_float_weights(mod: IRModule) -> IRModule:
 
 def _rounded(mod: IRModule) -> IRModule:
     graph = _Graph(mod)
-    chosen = [op_name(value) in CONVOLUTIONS and graph.is_between(var, value) for var, value in graph.values.items()]
-    if not any(chosen):
+    chosen = {var for var, value in graph.values.items() if op_name(value) in CONVOLUTIONS and graph.rounds(var, value)}
+    biased = graph.steps_of_biases(chosen)
+    if not chosen and not biased:
         return mod
-    is_chosen = iter(chosen)  # the bindings, in their order
+    variables = iter(graph.values)
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
-        if not next(is_chosen):
+        var = next(variables)
+        if var in biased:
+            return _with_rounded_bias(expr, biased[var])
+        if var not in chosen:
             return None
         data, weight, *rest = expr.args
         known = constant_value(weight)
@@ -54,6 +61,18 @@ def _rounded(mod: IRModule) -> IRModule:
         return rebuild(expr, [data, stored, *rest])
 
     return rewrite(mod, rule)
+
+
+def _with_rounded_bias(total: relax.Call, step: np.ndarray) -> relax.Call:
+    """The sum with its constant operand as multiples of `step`, one for all channels or for each."""
+    rounded = []
+    for arg in total.args:
+        bias = constant_value(arg)
+        if bias is not None:
+            unit = step.reshape(bias.shape) if step.size == bias.size else step.reshape(())
+            bias = np.rint(bias / unit).astype(np.int32).astype(np.float32) * unit
+        rounded.append(arg if bias is None else constant(bias))
+    return relax.op.add(*rounded)
 
 
 def parameters_of(weight: np.ndarray) -> tuple[np.float32, np.int32]:
@@ -72,20 +91,59 @@ class _Graph:
         self._readers = consumers(function, self._bindings)
         self.values = {binding.var: binding.value for binding in self._bindings}
 
-    def is_between(self, var: Any, product: relax.Call) -> bool:
+    def rounds(self, var: Any, product: relax.Call) -> bool:
         """Whether its float weights are constant, its data dequantized with one scale, and its result is quantized."""
         weight = constant_value(factors_of(product)[1])
         if weight is None or str(weight.dtype) != "float32" or not weight.size or not np.isfinite(weight).all():
             return False
-        return self._is_dequantized(data_of(product)) and self._is_quantized(var)
+        return self._scale_of_data(data_of(product)) is not None and self._is_quantized(var)
 
-    def _is_dequantized(self, data: Any) -> bool:
+    def steps_of_biases(self, chosen: Collection[Any]) -> dict[Any, np.ndarray]:
+        """The sums of transposed convolutions and float biases that ONNX Runtime rounds, with their steps.
+
+        chosen: the convolutions whose weights are rounded
+        """
+        found: dict[Any, np.ndarray] = {}
+        for var, product in self.values.items():
+            total = self._biased(var) if op_name(product) in TRANSPOSED else None
+            if total is None or not self._is_quantized(var):
+                continue
+            data, weight = factors_of(product)
+            known = constant_value(weight)
+            of_weights = (
+                parameters_of(known)[0] if var in chosen and known is not None else self._constant_scale(weight)
+            )
+            of_data = self._scale_of_data(data)
+            channels = shape_of(product)[1]
+            if of_data is not None and of_weights is not None and np.size(of_weights) in (1, channels):
+                found[total] = np.float32(of_data.reshape(())) * np.asarray(of_weights, np.float32)
+        return found
+
+    def _biased(self, var: Any) -> Any | None:
+        """What alone reads a product: its sum with a constant of one number for each channel, or with a single one."""
+        readers = self._readers[var]
+        if len(readers) != 1 or readers[0] == len(self._bindings):
+            return None
+        binding = self._bindings[readers[0]]
+        known = [constant_value(arg) for arg in binding.value.args] if op_name(binding.value) == "add" else []
+        channels = shape_of(var)[1]
+        return binding.var if any(bias is not None and bias.size in (1, channels) for bias in known) else None
+
+    def _constant_scale(self, weight: Any) -> np.ndarray | None:
+        """The constant scale with which weights are dequantized."""
+        value = self.values.get(weight)
+        return constant_value(value.args[1]) if value is not None and op_name(value) == "qnn.dequantize" else None
+
+    def _scale_of_data(self, data: Any) -> np.ndarray | None:
+        """The one scale with which data are dequantized; None if there is none."""
         value = self.values.get(data)
         while value is not None and traits_of(value).kind is Kind.MOVE:  # the integers move in ONNX Runtime
             value = self.values.get(data_of(value))
         if value is None or op_name(value) != "qnn.dequantize":
-            return False
-        return all(np.prod(shape_of(parameter)) == 1 for parameter in value.args[1:])
+            return None
+        if any(np.prod(shape_of(parameter)) != 1 for parameter in value.args[1:]):
+            return None
+        return constant_value(value.args[1])
 
     def _is_quantized(self, var: Any) -> bool:
         while True:

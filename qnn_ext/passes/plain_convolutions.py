@@ -5,23 +5,37 @@
 
 Nothing is multiplied that the model does not multiply, 0 · ∞ being NaN: where the stride does not divide the kernel,
 the phases have different numbers of taps, and each is a convolution of its own. Sums are added in another order than
-the model's, so their last bits may differ. Weights must be constant.
+the model's, so their last bits may differ. Weights must be constant, quantized or not.
+
+In quantized ONNX models (see `blocked_sums`) a transposed convolution has the sums of ONNX Runtime, which multiplies
+matrices and then adds the results of all taps where they lie in the image (im2col backwards):
+
+    Σ over the taps, from the first on, of Σ over blocks of channels of a convolution with one tap
+
+so that what is quantized afterwards has its bits.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product as pairs
+from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax
+from tvm.target import Target
 
+from ..numerics.mlas import LINE, block_of_products
 from ..numerics.phases import phase_weight
-from ..op.arguments import factors_of
+from ..op.arguments import data_of, factors_of
 from ..op.base import constant, constant_value, shape_of
+from ..op.folding import folded
+from .blocked_sums import asks_for_blocks
+from .float_weights import TRANSPOSED
 from .layout.forms import static_shape
-from .rewrite import Emit, op_name, rewrite
+from .rewrite import Emit, bindings_of, op_name, rewrite
 
 Pair = tuple[int, int]
 
@@ -29,36 +43,76 @@ DTYPES = ("float32", "float16")
 NHWC = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
 
 
-def plain_convolutions(mod: IRModule) -> IRModule:
-    """`mod` with float convolutions over one dimension, and transposed ones, as nn.conv2d."""
+def plain_convolutions(mod: IRModule, target: Target | None = None) -> IRModule:
+    """`mod` with float convolutions over one dimension, and transposed ones, as nn.conv2d.
+
+    target: where sums may have ONNX Runtime's order; None if nowhere
+    """
+    in_order = target is not None and asks_for_blocks(mod, target)
+    values = {binding.var: binding.value for binding in bindings_of(mod["main"])}
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
-        name = op_name(expr)
-        if name not in _RULES or not _is_float(expr):
+        if op_name(expr) not in _RULES:
             return None
+        weight, is_stored = _weight(expr, values)
         layouts = tuple(str(expr.attrs[attribute]) for attribute in ("data_layout", "kernel_layout", "out_layout"))
-        return _RULES[name](expr, emit) if layouts in _CHANNELS_FIRST else None
+        if weight is None or not _is_float(expr) or layouts not in _CHANNELS_FIRST:
+            return None
+        return _RULES[op_name(expr)](_Product(expr, weight, _block(expr, is_stored) if in_order else None), emit)
 
     return rewrite(mod, rule)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A convolution and its constant weights.
+
+    block: of a transposed one, how many products of a tap are added before they are added to others; None if all
+    products are one sum
+    """
+
+    call: relax.Call
+    weight: np.ndarray
+    block: int | None
+
+
+def _weight(call: relax.Call, values: Mapping[Any, relax.Expr]) -> tuple[np.ndarray | None, bool]:
+    """The constant weights of a convolution, or None, and whether they are dequantized."""
+    weight = factors_of(call)[1]
+    source = values.get(weight)
+    if op_name(source) != "qnn.dequantize":
+        return constant_value(weight), False
+    known = folded(source)
+    return None if known is None else constant_value(known), True
+
+
+def _block(call: relax.Call, is_stored: bool) -> int | None:
+    """As ONNX Runtime's product of the weights, transposed, by an image; those dequantized it transposes on the way."""
+    if op_name(call) not in TRANSPOSED:
+        return None
+    _, depth, *image = shape_of(factors_of(call)[0])
+    rows = prod(shape_of(factors_of(call)[1])[1:])
+    columns = prod(image)
+    return LINE if is_stored else block_of_products(rows, depth // int(call.attrs.groups), columns, packed=False)
 
 
 _CHANNELS_FIRST = {(f"NC{axes}", kernel + axes, f"NC{axes}") for axes in ("W", "HW") for kernel in ("OI", "IO")}
 
 
 def _is_float(call: relax.Call) -> bool:
-    """Whether it is a product of floats, by constant weights, of static shapes without empty axes."""
+    """Whether it is a product of floats, of static shapes without empty axes."""
     data, weight = factors_of(call)
     shapes = [static_shape(value) for value in (data, weight, call)]
-    filled = all(shape is not None and 0 not in shape for shape in shapes)
-    return filled and str(data.ty.dtype) in DTYPES and constant_value(weight) is not None
+    return all(shape is not None and 0 not in shape for shape in shapes) and str(data.ty.dtype) in DTYPES
 
 
-def _conv1d(call: relax.Call, emit: Emit) -> relax.Expr:
+def _conv1d(product: _Product, emit: Emit) -> relax.Expr:
     """(N, C, W) as (N, C, 1, W)."""
-    attrs, (data, weight) = call.attrs, factors_of(call)
+    attrs = product.call.attrs
     before, after = map(int, attrs.padding)
     result = relax.op.nn.conv2d(
-        *_as_rows(data, weight, emit),
+        _as_rows(data_of(product.call), emit),
+        constant(product.weight[:, :, None]),
         strides=(1, int(attrs.strides[0])),
         padding=(0, before, 0, after),
         dilation=(1, int(attrs.dilation[0])),
@@ -68,12 +122,10 @@ def _conv1d(call: relax.Call, emit: Emit) -> relax.Expr:
     return _without_rows(emit(result))
 
 
-def _as_rows(data: relax.Expr, weight: relax.Expr, emit: Emit) -> tuple[relax.Expr, relax.Expr]:
-    """Data and constant weights over one dimension, with an axis of rows before it."""
+def _as_rows(data: relax.Expr, emit: Emit) -> relax.Expr:
+    """Data over one dimension, with an axis of rows before it."""
     n, c, width = shape_of(data)
-    known = constant_value(weight)
-    assert known is not None  # _is_float
-    return emit(relax.op.reshape(data, [n, c, 1, width])), constant(known[:, :, None])
+    return emit(relax.op.reshape(data, [n, c, 1, width]))
 
 
 def _without_rows(result: relax.Expr) -> relax.Call:
@@ -88,7 +140,7 @@ def _without_rows(result: relax.Expr) -> relax.Call:
 class _Transposed:
     """A transposed convolution over two dimensions: weights OHWI of each group, and its attributes.
 
-    offset: rows and columns cut off the beginning; size: of the result
+    offset: rows and columns cut off the beginning; size: of the result; block: as that of `_Product`
     """
 
     weights: list[np.ndarray]
@@ -97,6 +149,7 @@ class _Transposed:
     offset: Pair
     size: Pair
     out_dtype: Any
+    block: int | None
 
     @property
     def kernel(self) -> Pair:
@@ -112,40 +165,38 @@ class _Transposed:
         return height, width
 
 
-def _conv1d_transpose(call: relax.Call, emit: Emit) -> relax.Expr | None:
-    attrs, (data, weight) = call.attrs, factors_of(call)
-    rows, kernel = _as_rows(data, weight, emit)
+def _conv1d_transpose(product: _Product, emit: Emit) -> relax.Expr | None:
+    attrs = product.call.attrs
+    rows = _as_rows(data_of(product.call), emit)
     found = _transposed(
-        call,
-        np.asarray(constant_value(kernel)),
+        replace(product, weight=product.weight[:, :, None]),
         strides=(1, int(attrs.strides[0])),
         dilation=(1, int(attrs.dilation[0])),
         offset=(0, int(attrs.padding[0])),
-        size=(1, shape_of(call)[2]),
+        size=(1, shape_of(product.call)[2]),
     )
     result = None if found is None else _by_phases(rows, found, emit)
     return None if result is None else _without_rows(emit(result))
 
 
-def _conv2d_transpose(call: relax.Call, emit: Emit) -> relax.Expr | None:
-    attrs, (data, weight) = call.attrs, factors_of(call)
+def _conv2d_transpose(product: _Product, emit: Emit) -> relax.Expr | None:
+    attrs = product.call.attrs
     strides, dilation, offset = (
         (int(values[0]), int(values[1])) for values in (attrs.strides, attrs.dilation, attrs.padding)
     )
-    _, _, height, width = shape_of(call)
-    found = _transposed(call, np.asarray(constant_value(weight)), strides, dilation, offset, (height, width))
-    return None if found is None else _by_phases(data, found, emit)
+    _, _, height, width = shape_of(product.call)
+    found = _transposed(product, strides, dilation, offset, (height, width))
+    return None if found is None else _by_phases(data_of(product.call), found, emit)
 
 
-def _transposed(
-    call: relax.Call, weight: np.ndarray, strides: Pair, dilation: Pair, offset: Pair, size: Pair
-) -> _Transposed | None:
+def _transposed(product: _Product, strides: Pair, dilation: Pair, offset: Pair, size: Pair) -> _Transposed | None:
     """What to compute; None where a phase would have no taps, or only some of those between dilated ones."""
+    call, weight = product.call, product.weight
     without_taps = any(extent < step for extent, step in zip(weight.shape[2:], strides, strict=True))
     if without_taps or (strides != (1, 1) and dilation != (1, 1)):
         return None
     parts = np.split(weight.transpose(1, 2, 3, 0), int(call.attrs.groups), axis=3)
-    return _Transposed(parts, strides, dilation, offset, size, call.attrs.out_dtype or None)
+    return _Transposed(parts, strides, dilation, offset, size, call.attrs.out_dtype or None, product.block)
 
 
 def _by_phases(data: relax.Expr, one: _Transposed, emit: Emit) -> relax.Expr:
@@ -155,33 +206,92 @@ def _by_phases(data: relax.Expr, one: _Transposed, emit: Emit) -> relax.Expr:
     nhwc = _crop(nhwc, (0, 0), (kept[0], kept[1]), emit)
     if any(extent % step for extent, step in zip(one.kernel, one.strides, strict=True)):
         phases = [
-            emit(
-                _convolution(
-                    nhwc, [weight[:, row :: one.strides[0], column :: one.strides[1]] for weight in one.weights], one
-                )
+            _phases(
+                nhwc, [weight[:, row :: one.strides[0], column :: one.strides[1]] for weight in one.weights], one, emit
             )
-            for row, column in product(*map(range, one.strides))
+            for row, column in pairs(*map(range, one.strides))
         ]
         result = _interleaved(emit(relax.op.concat(phases, 3)), one, True, emit)
     else:
-        result = _interleaved(emit(_convolution(nhwc, one.weights, one, one.strides)), one, False, emit)
+        result = _interleaved(_phases(nhwc, one.weights, one, emit, one.strides), one, False, emit)
     return relax.op.permute_dims(_crop(result, one.offset, one.size, emit), [0, 3, 1, 2])
 
 
-def _convolution(data: relax.Expr, weights: list[np.ndarray], one: _Transposed, phases: Pair = (1, 1)) -> relax.Call:
-    """The convolution that computes phases from these weights: channels (group, phase, channel)."""
+def _phases(
+    data: relax.Expr, weights: list[np.ndarray], one: _Transposed, emit: Emit, phases: Pair = (1, 1)
+) -> relax.Expr:
+    """The phases that these weights compute: channels (group, phase, channel)."""
     phased = np.concatenate([phase_weight(weight, phases) for weight in weights])
-    _, height, width, _ = shape_of(data)
     reach = [(taps - 1) * step for taps, step in zip(phased.shape[1:3], one.dilation, strict=True)]
+    if one.block is None:
+        return emit(_convolution(data, phased, (reach[0], reach[1]), one))
+    blocks = _blocks(data, phased, len(weights), one.block, emit)
+    extents = zip(phased.shape[1:3], one.dilation, one.rows, strict=True)
+    reaching = [range(min(taps, -(-rows // step))) for taps, step, rows in extents]
+    taps = [
+        _total([emit(_convolution(*_at_tap(*block, place, one, emit), one)) for block in blocks], emit)
+        for place in pairs(reaching[0], reaching[1])
+    ]
+    return _total(taps, emit)
+
+
+def _convolution(data: relax.Expr, weight: np.ndarray, before: Pair, one: _Transposed) -> relax.Call:
+    """The convolution by these weights, with so many rows and columns of zeros before the data, to `one.rows`."""
+    shape = shape_of(data)[1:3]
+    reach = [(taps - 1) * step for taps, step in zip(weight.shape[1:3], one.dilation, strict=True)]
+    after = [rows + taps - size - start for rows, taps, size, start in zip(one.rows, reach, shape, before, strict=True)]
     return relax.op.nn.conv2d(
         data,
-        constant(np.ascontiguousarray(phased)),
-        padding=(*reach, one.rows[0] - height, one.rows[1] - width),
+        constant(np.ascontiguousarray(weight)),
+        padding=(*before, *after),
         dilation=one.dilation,
-        groups=len(weights),
+        groups=len(one.weights),
         out_dtype=one.out_dtype,
         **NHWC,
     )
+
+
+def _blocks(
+    data: relax.Expr, weight: np.ndarray, groups: int, block: int, emit: Emit
+) -> list[tuple[relax.Expr, np.ndarray]]:
+    """Data and weights of each block of the channels of a group."""
+    depth = weight.shape[3]
+    if depth <= block:
+        return [(data, weight)]
+    n, height, width, channels = shape_of(data)
+    found = []
+    for start in range(0, depth, block):
+        stop = min(start + block, depth)
+        if groups == 1:
+            part = emit(relax.op.strided_slice(data, axes=[3], begin=[start], end=[stop]))
+        else:
+            grouped = emit(relax.op.reshape(data, [n, height, width, groups, depth]))
+            sliced = emit(relax.op.strided_slice(grouped, axes=[4], begin=[start], end=[stop]))
+            part = emit(relax.op.reshape(sliced, [n, height, width, channels // depth * (stop - start)]))
+        found.append((part, weight[..., start:stop]))
+    return found
+
+
+def _at_tap(
+    data: relax.Expr, weight: np.ndarray, place: Pair, one: _Transposed, emit: Emit
+) -> tuple[relax.Expr, np.ndarray, Pair]:
+    """The data that the weights of one tap are multiplied by, these weights, and the rows and columns before them.
+
+    place: of the tap, in the order in which the model has them, which is that of phases from the last on
+    """
+    before = (place[0] * one.dilation[0], place[1] * one.dilation[1])
+    kept = [min(size, rows - start) for size, rows, start in zip(shape_of(data)[1:3], one.rows, before, strict=True)]
+    row, column = (extent - 1 - at for extent, at in zip(weight.shape[1:3], place, strict=True))
+    tap = weight[:, row : row + 1, column : column + 1]
+    return _crop(data, (0, 0), (kept[0], kept[1]), emit), tap, before
+
+
+def _total(terms: list[relax.Expr], emit: Emit) -> relax.Expr:
+    """Their sum from the first on."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = emit(relax.op.add(total, term))
+    return total
 
 
 def _interleaved(phased: relax.Expr, one: _Transposed, apart: bool, emit: Emit) -> relax.Expr:

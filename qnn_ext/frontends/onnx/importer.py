@@ -19,7 +19,7 @@ from ...op.base import constant, constant_value, shape_of
 from ...op.folding import known_value
 from ...passes.blocked_sums import ask_for_blocks
 from ...passes.blockwise import keep_packed
-from ...passes.float_weights import round_float_weights
+from ...passes.float_weights import TRANSPOSED, round_float_weights
 from ...passes.onnxruntime_rows import onnxruntime_rows, quantizes, with_marks, without_marks
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
@@ -57,7 +57,7 @@ from .shapes import InputShapes, fixing_hint
 from .tensors import FLOAT8, HELD_AS, KEEP_TYPES
 
 _MOST_NESTED = 32  # graphs within graphs
-_IN_FLOAT = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm")  # of quantized tensors, by ONNX Runtime
+_IN_FLOAT = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", *TRANSPOSED)  # of quantized tensors, by ONNX Runtime
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 

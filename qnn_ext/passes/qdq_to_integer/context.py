@@ -45,6 +45,12 @@ class Carried:
             self._floats[expr] = relax.Tuple([self._real(result, expr.name) for result in self._results[expr]])
         return self._floats.get(expr, expr)
 
+    def keep_stored(self, expr: Any) -> None:
+        """Dequantize a weight in the new module, though it is constant: what sums its products may ask for that."""
+        tensor = self.known(expr)
+        if isinstance(tensor, Quantized) and expr not in self._floats:
+            self._new.bind(expr, qnn.dequantize(tensor.data, tensor.scale, tensor.zero_point, axis=tensor.axis))
+
     def in_float(self, expr: Any) -> Any:
         """An expression of the old module, applied to the real values of its operands."""
         return substitute(expr, {var: self.value(var) for var in _variables(expr)})

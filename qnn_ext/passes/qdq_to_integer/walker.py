@@ -8,6 +8,8 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ...module import FloatNote
+from ...op.arguments import factors_of
+from ..float_weights import TRANSPOSED
 from ..onnxruntime_rows import MARKS
 from ..rewrite import Rebuild, bindings_of, op_name
 from .context import Carried, Context
@@ -50,6 +52,8 @@ class Walker:
             result = rule(value, context)
         if result is None:
             self._note(value, var, context.reason)
+            if op_name(value) in TRANSPOSED and self._stays_float(value, var):
+                self._carried.keep_stored(factors_of(value)[1])
             result = self._carried.in_float(value)
         elif context.remark is not None:
             self._note(value, var, context.remark)

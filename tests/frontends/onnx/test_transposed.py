@@ -1,0 +1,70 @@
+"""ConvTranspose in quantized models: built engines have ONNX Runtime's bits, whose sums are of taps and blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import qnn_ext
+
+from .graphs import model, node, run_ort, value
+
+F32 = np.float32
+# shape of the data, of the weights, attributes
+SHAPES = {
+    "2 by 2": ((1, 40, 5, 6), (40, 3, 2, 2), {"strides": [2, 2]}),
+    "long sums": ((2, 300, 4, 4), (300, 3, 2, 2), {"strides": [2, 2]}),
+    "long sums, large image": ((1, 300, 12, 11), (300, 3, 2, 2), {"strides": [2, 2]}),
+    "4 by 4": ((1, 20, 5, 7), (20, 4, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "3 by 3": ((1, 9, 6, 5), (9, 5, 3, 3), {"strides": [2, 2], "pads": [1, 0, 1, 0], "output_padding": [1, 0]}),
+    "groups": ((2, 280, 4, 3), (280, 2, 2, 3), {"strides": [1, 2], "group": 2}),
+    "depthwise": ((1, 16, 5, 5), (16, 1, 4, 4), {"strides": [2, 2], "group": 16, "pads": [1, 1, 1, 1]}),
+    "dilated": ((1, 6, 7, 7), (6, 4, 3, 3), {"dilations": [2, 1], "pads": [2, 1, 0, 1]}),
+    "cropped": ((1, 8, 1, 2), (8, 4, 4, 4), {"strides": [1, 2], "pads": [2, 0, 1, 3]}),
+    "one dimension": ((2, 150, 9), (150, 4, 5), {"strides": [2], "pads": [1, 2]}),
+}
+WEIGHTS = ["stored", "per channel", "float"]
+
+
+def graph(shape, weight_shape, weights, bias, quantized, rng, **attributes):
+    """Quantized data, or a function of those for weights of floats, → ConvTranspose → Relu, quantized or not."""
+    constants = {"s": F32(0.021), "z": np.uint8(117), "r": F32(0.05), "zr": np.uint8(90)}
+    nodes = [node("QuantizeLinear", ["x", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["d"])]
+    if weights == "float":
+        constants["w"] = rng.standard_normal(weight_shape).astype(F32)
+        nodes.append(node("Tanh", ["d"], ["t"]))
+    else:
+        scales = () if weights == "stored" else weight_shape[1:2]
+        constants["v"] = rng.integers(-127, 128, weight_shape).astype(np.int8)
+        constants |= {"u": rng.uniform(0.01, 0.02, scales).astype(F32), "zw": np.zeros(scales, np.int8)}
+        nodes.append(node("DequantizeLinear", ["v", "u", "zw"], ["w"], **({"axis": 1} if scales else {})))
+    if bias:
+        constants["b"] = rng.standard_normal(weight_shape[1] * attributes.get("group", 1)).astype(F32)
+    data = "t" if weights == "float" else "d"
+    nodes.append(node("ConvTranspose", [data, "w", *(["b"] if bias else [])], ["c"], **attributes))
+    nodes.append(node("Relu", ["c"], ["y"]))
+    if quantized:
+        nodes[-1:] = [node("Relu", ["c"], ["p"]), node("QuantizeLinear", ["p", "r", "zr"], ["y"])]
+    return model(nodes, [value("x", shape)], [value("y", None, np.uint8 if quantized else F32)], constants, 17)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("bias, quantized", [(True, False), (True, True), (False, False)])
+def test_bits(name, weights, bias, quantized, rng):
+    """ONNX Runtime rounds a bias where the result is quantized."""
+    shape, weight_shape, attributes = SHAPES[name]
+    proto = graph(shape, weight_shape, weights, bias, quantized, rng, **attributes)
+    x = rng.standard_normal(shape).astype(F32)
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    found = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run({"x": x})["y"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_float_models_keep_one_sum(rng):
+    """Nothing is quantized behind them: a convolution of all phases is as good, and needs no sums in between."""
+    nodes = [node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])]
+    weights = {"w": rng.standard_normal((8, 4, 4, 4)).astype(F32)}
+    proto = model(nodes, [value("x", (1, 8, 5, 5))], [value("y", None)], weights, 17)
+    engine = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1)
+    assert len([kernel for kernel in engine.kernels if kernel.macs]) == 1
