@@ -83,6 +83,27 @@ def _double_row_sum(x: Array) -> Array:
     lanes = double[..., :LANES] + double[..., LANES:]
     for start in range(whole, length, LANES):
         lanes = lanes + padded[..., start : start + LANES]
+    return _halved(lanes)
+
+
+def wide_sum(x: Array) -> Array:
+    """Σ over the last axis of float32 values, kept with extent 1, in the order that `op.wide_sum` says."""
+    length = x.shape[-1]
+    padded = np.zeros((*x.shape[:-1], -(-length // (2 * LANES)) * 2 * LANES), np.float32)
+    padded[..., :length] = x
+    double = np.zeros((*x.shape[:-1], 2 * LANES), np.float32)
+    whole = length // (2 * LANES) * 2 * LANES
+    for start in range(0, whole, 2 * LANES):
+        double = double + padded[..., start : start + 2 * LANES]
+    first, second, rest = double[..., :LANES], double[..., LANES:], padded[..., whole:]
+    if length - whole >= LANES:
+        first, rest = first + rest[..., :LANES], rest[..., LANES:]
+    lanes = first + second
+    return _halved(lanes + rest[..., :LANES] if rest.shape[-1] else lanes)
+
+
+def _halved(lanes: Array) -> Array:
+    """Repeatedly one half added to the other."""
     while lanes.shape[-1] > 1:
         half = lanes.shape[-1] // 2
         lanes = lanes[..., :half] + lanes[..., half:]

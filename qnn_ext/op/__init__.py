@@ -58,6 +58,7 @@ from .unary import (
     unary_table,
 )
 from .value_range import value_range
+from .wide_sum import wide_sum
 from .winograd import winograd_data, winograd_results
 from .write_rows import write_rows
 
@@ -141,6 +142,7 @@ __all__ = [
     "unary_table",
     "value_range",
     "welford_norm",
+    "wide_sum",
     "window_sum",
     "winograd_data",
     "winograd_results",

@@ -203,6 +203,7 @@ SAMPLES = {
         [("data", (3, 7, 10), "float32"), ("gamma", (10,), "float32"), ("beta", (10,), "float32")],
         lambda x, gamma, beta: op.welford_norm(x, gamma, beta, 1e-5),
     ),
+    "wide_sum": ([("data", (3, 2, 87), "float32")], lambda x: op.wide_sum(x)),
     "bias_first": (
         [("data", (2, 5, 6), "float32"), ("bias", (6,), "float32")],
         lambda data, bias: op.bias_first(data, bias),

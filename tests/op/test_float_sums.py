@@ -1,4 +1,4 @@
-"""qnn.lane_sum, qnn.lane_norm, qnn.rms_norm and qnn.welford_norm: against float64, and their type rules."""
+"""qnn.lane_sum, qnn.wide_sum, qnn.lane_norm, qnn.rms_norm, qnn.welford_norm: against float64, and their type rules."""
 
 import numpy as np
 import pytest
@@ -22,6 +22,20 @@ def test_the_order_of_a_sum():
     data = np.ones((2, 7), np.float32)
     data[1, 0] = 2.0**24
     assert evaluate(op.lane_sum(data, True)).tolist() == [[7.0], [2.0**24 + 4]]
+
+
+@pytest.mark.parametrize("length", [1, 15, 16, 31, 32, 47, 48, 87, 128])
+def test_wide_sums(rng, length):
+    data = rng.standard_normal((5, 3, length)).astype(np.float32)
+    expected = data.astype(np.float64).sum(axis=-1, keepdims=True)
+    np.testing.assert_allclose(evaluate(op.wide_sum(data)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_order_of_a_wide_sum():
+    """Ones that are added to a partial sum of 2²⁴ one by one are lost."""
+    data = np.ones((2, 49), np.float32)
+    data[:, 0], data[1, 32] = 2.0**24, 2.0**24
+    assert evaluate(op.wide_sum(data)).tolist() == [[2.0**24 + 46], [2.0**25 + 44]]
 
 
 def test_norm(rng):
@@ -63,6 +77,8 @@ def test_types():
     row = var("r", (3,), "float32")
     with pytest.raises(ShapeError, match="last axis"):
         op.lane_sum(var("x", (), "float32"))
+    with pytest.raises(ShapeError, match="last axis"):
+        op.wide_sum(var("x", (2, 0), "float32"))
     with pytest.raises(ShapeError, match="at least two elements"):
         op.welford_norm(var("x", (2, 1), "float32"), row, row)
     with pytest.raises(ShapeError, match="gamma must have shape"):

@@ -144,7 +144,7 @@ def _reduce(node: _Node) -> bool:
     return _bytes(node, 0) and _has_axes(node)
 
 
-def _mean(node: _Node) -> bool:
+def _float_reduce(node: _Node) -> bool:
     return _reduce(node) or (_floats(node, 0) and _has_axes(node))
 
 
@@ -231,7 +231,7 @@ RULES: dict[str, Rule] = {
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": _function,
     "MAX_POOL_2D": _max_pool,
-    "MEAN": _mean,
+    "MEAN": _float_reduce,
     "MUL": _product,
     "QUANTIZE": _quantize,
     "REDUCE_MAX": _reduce,
@@ -239,7 +239,7 @@ RULES: dict[str, Rule] = {
     "RESIZE_BILINEAR": _resize,
     "SOFTMAX": _softmax,
     "SUB": _sum,
-    "SUM": _reduce,
+    "SUM": _float_reduce,
     "TANH": _function,
     "TRANSPOSE_CONV": _transpose_conv,
 }

@@ -148,13 +148,40 @@ def lane_softmax(x: te.Tensor) -> te.Tensor:
             parts = [lanes(*i, lane) + lanes(*i, lane + LANES)] if whole else []
             parts += [exps(*i, place) for place in range(whole * 2 * LANES + lane, shape[-1], LANES)]
             terms.append(reduce(add, parts) if parts else None)
-        while len(terms) > 1:
-            half = len(terms) // 2
-            terms = _pairs(terms[:half], terms[half:], add)
-        return elementary.TIR.const(1.0) / terms[0]
+        return elementary.TIR.const(1.0) / _halved(terms)
 
     inverse = te.compute(shape[:-1], total, name="row_inverse", attrs={KEEP: True})
     return te.compute(shape, lambda *i: exps(*i) * inverse(*i[:-1]), name="softmax")
+
+
+def _halved(terms: list[Expr | None]) -> Expr:
+    """Repeatedly one half added to the other."""
+    while len(terms) > 1:
+        half = len(terms) // 2
+        terms = _pairs(terms[:half], terms[half:], add)
+    return terms[0]
+
+
+def wide_sum(x: te.Tensor) -> te.Tensor:
+    """Σ over the last axis, kept with extent 1, in the order of `numerics.float_rows.wide_sum`."""
+    *before, length = (int(size) for size in x.shape)
+    whole, rest = divmod(length, 2 * LANES)
+    k = te.reduce_axis((0, whole), "k")
+    lanes = te.compute(
+        (*before, 2 * LANES), lambda *i: te.sum(x(*i[:-1], k * (2 * LANES) + i[-1]), axis=k), name="row_sum_lanes"
+    )
+
+    def total(*i: Expr) -> Expr:
+        row, terms = i[:-1], []
+        for lane in range(LANES):
+            sums = [lanes(*row, lane), lanes(*row, lane + LANES)] if whole else []
+            left = [x(*row, length - rest + place) for place in range(lane, rest, LANES)]
+            # sixteen elements come between the two partial sums, fewer than that behind them
+            parts = [*sums[:1], *left[:1], *sums[1:], *left[1:]] if rest >= LANES else [*sums, *left]
+            terms.append(reduce(add, parts) if parts else None)
+        return _halved(terms)
+
+    return te.compute((*before, 1), total, name="row_sum", attrs={KEEP: True})
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
@@ -377,6 +404,11 @@ def _softmax(constants: Constants, shape: tuple[int, ...], data: Operand, *, axi
 @stages("qnn.lane_softmax")
 def _lane_softmax(constants: Constants, shape: tuple[int, ...], data: Operand) -> te.Tensor:
     return lane_softmax(data.tensor)
+
+
+@stages("qnn.wide_sum")
+def _wide_sum(constants: Constants, shape: tuple[int, ...], data: Operand) -> te.Tensor:
+    return wide_sum(data.tensor)
 
 
 @stages("nn.layer_norm")

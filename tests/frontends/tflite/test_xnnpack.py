@@ -142,13 +142,28 @@ def test_bilinear_interpolation_of_floats(rng, size, corners, half):
         check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=built)
 
 
-@pytest.mark.parametrize("axes", [[1], [2], [1, 2], [0, 1, 2]])
-def test_means_of_floats(rng, axes):
+@pytest.mark.skipif("avx512f" not in host_features(), reason="XNNPACK has other kernels without AVX-512")
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("name", ["MEAN", "SUM"])
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [
+        *[
+            (axes, (2, 7, 9, 13))
+            for axes in ([1], [2], [1, 2], [0, 1, 2], [0, 2], [2, 3], [1, 3], [0, 1, 3], [0, 2, 3])
+        ],
+        *[([1], (3, length)) for length in (1, 5, 16, 31, 32, 47, 50, 63, 64, 197, 1000)],
+        ([0, 3], (4, 1, 3, 40)),
+    ],
+)
+def test_sums_of_floats(rng, name, axes, shape, keep):
     """XNNPACK multiplies by 1 / n where TFLite's kernel divides by n."""
-    shape, graph = (2, 7, 9, 13), Graph()
+    graph = Graph()
     x = graph.input(shape, "float32")
-    output = graph.tensor([n for axis, n in enumerate(shape) if axis not in axes], "float32")
-    graph.op("MEAN", [x, graph.const(axes, "int32")], [output])
+    output = graph.tensor(
+        [1 if axis in axes else n for axis, n in enumerate(shape) if keep or axis not in axes], "float32"
+    )
+    graph.op(name, [x, graph.const(axes, "int32")], [output], keepDims=keep)
     quantized_too(graph)
     check(graph, output, rng.normal(0, 1, shape).astype(np.float32), built=True)
 

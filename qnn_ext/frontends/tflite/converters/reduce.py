@@ -22,6 +22,7 @@ from ..integers import (
 from ..node import Node
 from ..registry import converter
 from .accumulators import as_dtype, number
+from .float_sums import float_sum
 
 INTEGERS = ("int32", "int64")
 
@@ -56,8 +57,7 @@ def convert_mean(node: Node) -> relax.Expr:
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
     count = math.prod(node.shape(0)[axis] for axis in axes)
     if node.dtype() == "float32" and node.follows_xnnpack:
-        total = reduced(node, relax.op.sum, node.input(0), axes)
-        return relax.op.multiply(total, number(np.float32(1) / np.float32(count)))
+        return float_sum(node, axes, _result_shape(node, axes), mean=True)
     if node.dtype() == "float32":
         return reduced(node, relax.op.mean, node.input(0), axes)
     total = reduced(node, relax.op.sum, node.emit(relax.op.astype(node.input(0), "int64")), axes)
@@ -70,7 +70,16 @@ def convert_sum(node: Node) -> relax.Expr:
     if quantized_or_plain(node, 0):
         return _quantized_sum(node, qnn.sum, reduction_axes(node))
     require_dtype(node, node.dtype(), "float32", *INTEGERS)
+    if node.dtype() == "float32" and node.follows_xnnpack:
+        axes = reduction_axes(node)
+        return float_sum(node, axes, _result_shape(node, axes), mean=False)
     return reduced(node, relax.op.sum, node.input(0))
+
+
+def _result_shape(node: Node, axes: list[int]) -> tuple[int, ...]:
+    """The input's shape without the axes, or with 1 in their place if the node keeps them."""
+    keep = bool(node.options["keep_dims"])
+    return tuple(1 if axis in axes else dim for axis, dim in enumerate(node.shape(0)) if keep or axis not in axes)
 
 
 def _quantized_sum(node: Node, function: Callable[..., relax.Expr], axes: list[int]) -> relax.Expr:
@@ -137,10 +146,7 @@ def _quantized_product(node: Node) -> relax.Expr:
         product = node.emit(relax.op.sum(node.emit(relax.op.astype(scaled, "int64")), [0], keepdims=True))
     zero_point = int(target.zero_point)
     result = narrow(node, _scaled(node, product, factor), zero_point, target.dtype)
-    keep = bool(node.options["keep_dims"])
-    return relax.op.reshape(
-        result, [1 if axis in axes else dim for axis, dim in enumerate(shape) if keep or axis not in axes]
-    )
+    return relax.op.reshape(result, _result_shape(node, axes))
 
 
 def _scaled(node: Node, value: relax.Expr, factor: float) -> relax.Expr:
