@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from .elementary import Arithmetic, Value
 
 _LOG2_E = float.fromhex("0x1.715476p+0")
@@ -33,6 +35,22 @@ _POWER = (
 _RAISED = 0x800008
 # e^r = 1 + r·(c₁ + r / 2) for |r| ≤ ln(2) / 64
 _SMALL_EXP = float.fromhex("0x1.0000F6p+0")
+# 2^r = 1 + r·P(r) / Q(r) for |r| ≤ ½
+_EXP2 = (
+    (0.6931471824645996, 0.04807804152369499, 0.005537563469260931),
+    (1.0, -0.27721086144447327, 0.023987604305148125),
+)
+# ln(1 + y) = y·P(y) / Q(y) for √½ − 1 ≤ y < √2 − 1; the factors of x are inverse to each other in float32
+_LOG = ((1.0, 1.0, 1.824996918440e-01), (1.0, 1.5, 0.599170029163, 0.049584995955))
+_UP, _DOWN = 1.4142134190, 0.70710688829
+# sin(x) = x·P(x²) / Q(x²) for |x| ≤ π / 2
+_SIN = ((1.0, -1.3314664364e-01, 3.2340581529e-03), (1.0, 3.3519912511e-02, 4.8770775902e-04))
+_PI, _TWICE_PI = 3.1415927, (6.28125, 1.9353072e-3)
+_HALF_PI = (1.5707964, -4.371138828673793e-08)
+# (e^r − 1 − r) / r² for |r| ≤ ln(2) / 2
+_ELU = tuple(map(float.fromhex, ("0x1.FFFFFEp-2", "0x1.5554B0p-3", "0x1.555716p-5", "0x1.12278Ep-7", "0x1.6B7338p-10")))
+_ELU_LOWEST = float.fromhex("-0x1.154246p+4")  # e^x − 1 of less is −1 in float32
+_BIASED_ROUNDING = float.fromhex("0x1.8000FEp23")  # the sum with it is an integer; midpoints go to the odd one
 # x·P(x²) / Q(x²), and the limit of |x|
 _TANH = (
     (1.0, 1.3412411511e-01, 3.5330520477e-03, 2.1235626264e-05, 1.4248920266e-08),
@@ -120,6 +138,110 @@ def xnnpack_sigmoid(x: Value, on: Arithmetic) -> Value:
     return on.shared(x, lambda x: on.shared(zero - on.absolute(x), lambda below: of_size(x, below)))
 
 
+def xnnpack_exp(x: Value, on: Arithmetic) -> Value:
+    """e^x; 0 if it is less than the smallest normal number, 2⁻¹²⁶; ∞ from 2^127.5 on; NaN for NaN."""
+
+    def of_power(power: Value) -> Value:
+        return on.shared(on.rint(power), lambda n: of_parts(power, n))
+
+    def of_parts(power: Value, n: Value) -> Value:
+        result = on.scale(on.shared(power - n, lambda r: _rational(r, _EXP2, on) + on.const(1.0)), n)
+        return on.select(
+            power,
+            on.const(-126.0),
+            on.const(0.0),
+            on.select(on.const(127.0), n, on.const(math.inf), result),
+        )
+
+    return on.within(x, -88.0, 89.0, lambda x: on.shared(on.fence(x * on.const(_LOG2_E)), of_power))
+
+
+def _rational(x: Value, form: tuple[Sequence[float], Sequence[float]], on: Arithmetic) -> Value:
+    """x·P(x) / Q(x)."""
+    numerator, denominator = form
+    return x * on.polynomial(x, numerator) / on.polynomial(x, denominator)
+
+
+def xnnpack_log(x: Value, on: Arithmetic) -> Value:
+    """ln x; −∞ for what is less than the smallest normal number, ∞ from 2.4·10³⁸ on; NaN for negative numbers and
+    NaN."""
+    smallest, largest = on.const(2.0**-126), on.const(float(np.finfo(np.float32).max))
+
+    def of_size(x: Value) -> Value:
+        return on.shared(on.exponent(x) - on.const(1.0), lambda n: of_parts(x, n))
+
+    def of_parts(x: Value, n: Value) -> Value:
+        near_one = on.fence(on.scale(x, on.const(0.0) - n) * on.const(_DOWN)) - on.const(1.0)
+        return on.fma(n, on.const(math.log(2.0)), on.shared(near_one, lambda y: _rational(y, _LOG, on)))
+
+    def with_ends(x: Value, normal: Value) -> Value:
+        finite = on.select(x, smallest, on.const(-math.inf), normal)
+        positive = on.select(largest, x * on.const(_UP), on.const(math.inf), finite)
+        nan = on.const(math.nan)
+        return on.select(x, on.const(0.0), nan, on.select(on.const(-1.0), x, positive, nan))
+
+    scaled = on.shared(x, lambda x: on.shared(on.maximum(x, smallest) * on.const(_UP), of_size))
+    return on.shared(x, lambda x: with_ends(x, scaled))
+
+
+def xnnpack_sin(x: Value, on: Arithmetic) -> Value:
+    """The sine of x."""
+    return on.shared(_around_zero(x, on), lambda x: _sine(x, on))
+
+
+def xnnpack_cos(x: Value, on: Arithmetic) -> Value:
+    """The cosine of x: the sine of π / 2 − x."""
+    first, second = map(on.const, _HALF_PI)
+    return on.shared(on.fence(first - _around_zero(x, on)) + second, lambda x: _sine(x, on))
+
+
+def _around_zero(x: Value, on: Arithmetic) -> Value:
+    """x − 2π·n with |·| ≤ π, about."""
+
+    def less(x: Value, n: Value) -> Value:
+        for part in _TWICE_PI:
+            x = on.fma(n, on.const(-part), x)
+        return x
+
+    return on.shared(x, lambda x: on.shared(on.rint(x * on.const(0.15915494)), lambda n: less(x, n)))
+
+
+def _sine(x: Value, on: Arithmetic) -> Value:
+    """sin(x) for −π ≤ x ≤ 3π / 2, about."""
+    pi, numerator, denominator = on.const(_PI), *_SIN
+
+    def mirrored(x: Value) -> Value:
+        return on.shared(x, lambda x: on.minimum(x, pi - x))
+
+    def of_quarter(x: Value) -> Value:
+        return on.shared(
+            on.fence(x * x),
+            lambda square: x * on.polynomial(square, numerator) / on.polynomial(square, denominator),
+        )
+
+    inside = on.shared(mirrored(x), lambda x: on.maximum(x, on.const(-_PI) - x))
+    return on.shared(mirrored(inside), of_quarter)
+
+
+def xnnpack_elu(x: Value, on: Arithmetic) -> Value:
+    """x for x ≥ 0, else e^x − 1; NaN for NaN."""
+    one, rounding = on.const(1.0), on.const(_BIASED_ROUNDING)
+
+    def below(x: Value) -> Value:
+        return on.shared(on.fence(on.fma(x, on.const(_LOG2_E), rounding)) - rounding, lambda n: of_parts(x, n))
+
+    def of_parts(x: Value, n: Value) -> Value:
+        rest = on.fma(n, on.const(-_LN2_HIGH), x)
+        return on.shared(rest, lambda r: on.shared(on.scale(one, n), lambda power: near_one(r, power)))
+
+    def near_one(r: Value, power: Value) -> Value:
+        slope = on.fence(on.polynomial(r, _ELU) * r)
+        return on.shared(on.fence(r * power), lambda step: on.fma(slope, step, step) + (power - one))
+
+    negative = on.shared(on.minimum(on.maximum(x, on.const(_ELU_LOWEST)), on.const(0.0)), below)
+    return on.shared(x, lambda x: on.select(x, on.const(0.0), negative, x))
+
+
 def _exp_by_table(x: Value, on: Arithmetic) -> Value:
     """e^x for x ≤ 0 where it is a normal number: from x = (n + k / 32) · ln 2 + r."""
     rounding = on.const(_ROUNDING)
@@ -147,4 +269,7 @@ def _power(part: Value, on: Arithmetic) -> Value:
     return on.shared(part, corrected)
 
 
-FUNCTIONS = (xnnpack_sigmoid, xnnpack_tanh, xnnpack_gelu, xnnpack_gelu_tanh)
+FUNCTIONS = (
+    *(xnnpack_sigmoid, xnnpack_tanh, xnnpack_gelu, xnnpack_gelu_tanh),
+    *(xnnpack_exp, xnnpack_log, xnnpack_sin, xnnpack_cos, xnnpack_elu),
+)

@@ -26,7 +26,8 @@ BIAS_FIRST = define("bias_first", "data bias", _infer, _reference, TRAITS, "prod
 def bias_first(data: relax.Expr, bias: relax.Expr) -> relax.Call:
     """data + bias in float32. Where `data` is a convolution or a product of matrices by constant weights that nothing
     else reads, compiled code adds the products to the bias, one by one; those of a depthwise convolution column by
-    column, unless it has a channel multiplier. Elsewhere, and in the interpreter, the bias is added last.
+    column, unless it has a channel multiplier or more than 25 taps. Elsewhere, and in the interpreter, the bias is
+    added last.
 
     data, bias: float32; shapes broadcast as in NumPy. Raises ShapeError. Source: XNNPACK's GEMM, IGEMM and DWCONV.
     """

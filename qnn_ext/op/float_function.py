@@ -33,7 +33,7 @@ def float_function(data: relax.Expr, function: str) -> relax.Call:
     data:     float32
     function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), "gelu_tanh",
               "softplus", "log", "vector_exp", e^x by Eigen, "sin" or "cos", for |x| below `numerics.eigen.LARGEST`, or
-              "xnnpack_sigmoid", "xnnpack_tanh", "xnnpack_gelu", "xnnpack_gelu_tanh"
+              "xnnpack_" with "sigmoid", "tanh", "gelu", "gelu_tanh", "exp", "log", "sin", "cos" or "elu"
 
     The absolute error of logistic is below 2⁻²³; that of relax.sigmoid is relative. Raises ShapeError. Source: ONNX
     Runtime's MLAS, on CPUs with fused multiply-add; Eigen; XNNPACK.

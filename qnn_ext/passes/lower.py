@@ -68,6 +68,9 @@ runs of calibration save; the kernel takes 50 ms more to compile."""
 STARTED = "qnn.bias_first"
 """The sum of a product of floats and the bias at which it starts."""
 
+LARGEST_WINDOW = 25
+"""The most taps of XNNPACK's depthwise kernels, which go column by column; others are products of matrices there."""
+
 GENERIC = "generic"
 """The implementation of kernels without a product."""
 
@@ -141,7 +144,8 @@ def _products(function: relax.Function, target: Target) -> list[_Product] | list
     if (integers := dequantized_data(function, call)) is not None:
         workload = replace(workload, data_dtype=str(integers.ty.dtype))
     if isinstance(workload, Conv2dWorkload) and any(op_name(one) == STARTED for one in calls):
-        workload = replace(workload, by_columns=workload.depthwise and workload.multiplier == 1)
+        in_columns = workload.depthwise and workload.multiplier == 1 and prod(workload.kernel) <= LARGEST_WINDOW
+        workload = replace(workload, by_columns=in_columns)
     accepting, unusual = candidates(workload, target), ""
     beforehand = isinstance(workload, (Conv2dWorkload, BlockwiseWorkload)) and not packs_at_run_time(workload)
     if beforehand and not _has_known_weights(call):

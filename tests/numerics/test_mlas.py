@@ -11,12 +11,18 @@ from .test_elementary import CPUS, FUNCTIONS, data, evaluate
 
 TRUE = FUNCTIONS | {"logistic": FUNCTIONS["sigmoid"], "sin": np.sin, "cos": np.cos}
 TRUE |= {f"xnnpack_{name}": FUNCTIONS[name] for name in ("sigmoid", "tanh", "gelu", "gelu_tanh")}
+TRUE |= {f"xnnpack_{name}": getattr(np, name) for name in ("exp", "log", "sin", "cos")}
 TRUE |= {
     "vector_exp": np.exp,
     "log": np.log,
     "softplus": lambda x: np.logaddexp(0, x),
+    "xnnpack_elu": lambda x: np.where(x < 0, np.expm1(x), x),
 }
+ABSOLUTE = {"logistic", "sin", "cos", "xnnpack_sin", "xnnpack_cos", "xnnpack_log"}
+MOST = {"xnnpack_sigmoid": 2.2, "xnnpack_exp": 32, "xnnpack_sin": 24, "xnnpack_cos": 24}
+"""Ulps; 2.1 for others. XNNPACK rounds x · log₂(e), and uses 33 bits of 2π."""
 ENDS = {"exp": (0, math.inf), "erf": (-1, 1), "tanh": (-1, 1), "logistic": (0, 1), "xnnpack_sigmoid": (0, 1)}
+ENDS |= {"xnnpack_exp": (0, math.inf), "xnnpack_log": (math.nan, math.inf), "xnnpack_elu": (-1, math.inf)}
 
 
 @pytest.mark.parametrize("cpu", dict.fromkeys(CPUS))
@@ -38,11 +44,10 @@ def test_infinities_and_nan(name, ends):
 @pytest.mark.parametrize("name", mlas.FUNCTIONS)
 def test_close_to_the_function(rng, name):
     x = data(rng)
-    x = x[(np.abs(x) < 80) & ((x > 0) | (name != "log"))]
+    x = x[(np.abs(x) < 80) & ((x > 0) | (not name.endswith("log")))]
     actual = elementary.on_arrays(mlas.FUNCTIONS[name], x).astype(np.float64)
     expected = TRUE[name](x.astype(np.float64))
     # 1 + erf and 1 + tanh cancel on the negative side of the activations
     scale = np.maximum(np.abs(x), np.abs(expected)) if "gelu" in name else np.abs(expected)
-    scale = np.ones_like(expected) if name in ("logistic", "sin", "cos") else scale
-    most = 2.2 if name == "xnnpack_sigmoid" else 2.1
-    assert np.max(np.abs(actual - expected) / np.maximum(scale, 1e-37)) < most * 2.0**-23
+    scale = np.maximum(np.abs(expected), 1) if name in ABSOLUTE else scale
+    assert np.max(np.abs(actual - expected) / np.maximum(scale, 1e-37)) < MOST.get(name, 2.1) * 2.0**-23

@@ -115,15 +115,11 @@ def _leaky_relu(node: _Node) -> bool:
     return 2.0**-8 <= positive <= 2.0**7 and abs(negative) >= 2.0**-8 and -127.99609375 <= negative <= 128.0
 
 
-def _table(node: _Node) -> bool:
-    return _bytes(node, 0)
-
-
 def _function(node: _Node) -> bool:
-    return _table(node) or _floats(node, 0)
+    return _bytes(node, 0) or _floats(node, 0)
 
 
-def _gelu(node: _Node) -> bool:
+def _float_function(node: _Node) -> bool:
     return _floats(node, 0)
 
 
@@ -224,11 +220,14 @@ RULES: dict[str, Rule] = {
     "AVERAGE_POOL_2D": _average_pool,
     "BATCH_MATMUL": _batch_matmul,
     "CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=0),
+    "COS": _float_function,
     "DEPTHWISE_CONV_2D": _weighted(0, 1, 2, needs_bias=True, axis=3, dynamic=False),
-    "ELU": _table,
+    "ELU": _function,
+    "EXP": _float_function,
     "FULLY_CONNECTED": _weighted(0, 1, 2, needs_bias=False, axis=0, narrow=True),
-    "GELU": _gelu,
+    "GELU": _float_function,
     "LEAKY_RELU": _leaky_relu,
+    "LOG": _float_function,
     "LOGISTIC": _function,
     "MAX_POOL_2D": _max_pool,
     "MEAN": _float_reduce,
@@ -237,6 +236,7 @@ RULES: dict[str, Rule] = {
     "REDUCE_MAX": _reduce,
     "REDUCE_MIN": _reduce,
     "RESIZE_BILINEAR": _resize,
+    "SIN": _float_function,
     "SOFTMAX": _softmax,
     "SUB": _sum,
     "SUM": _float_reduce,

@@ -46,9 +46,14 @@ class Weight:
 
 
 def dense(
-    weight: Weight, depth: int, asymmetric: bool = False, weight_only: bool = False, bias: bool = True
+    weight: Weight,
+    depth: int,
+    asymmetric: bool = False,
+    weight_only: bool = False,
+    bias: bool = True,
+    offset: float = 0.0,
 ) -> tuple[bytes, np.ndarray, np.ndarray]:
-    """FULLY_CONNECTED of floats: the file, the real weights, an input."""
+    """FULLY_CONNECTED of floats: the file, the real weights, an input. All biases are `offset`."""
     rng, sketch = np.random.default_rng(depth), Sketch()
     x = sketch.tensor((ROWS, depth), TYPES.FLOAT32, name="x")
     w, real = weight.add(sketch, (UNITS, depth), rng)
@@ -56,7 +61,7 @@ def dense(
         floats = sketch.tensor((UNITS, depth), TYPES.FLOAT32)
         sketch.operator(OPS.DEQUANTIZE, [w], [floats], schema.DequantizeOptionsT(), version=6)
         w = floats
-    b = sketch.tensor((UNITS,), TYPES.FLOAT32, np.zeros(UNITS, np.float32)) if bias else -1
+    b = sketch.tensor((UNITS,), TYPES.FLOAT32, np.full(UNITS, offset, np.float32)) if bias else -1
     y = sketch.tensor((ROWS, UNITS), TYPES.FLOAT32, name="y")
     options = schema.FullyConnectedOptionsT()
     options.asymmetricQuantizeInputs = asymmetric

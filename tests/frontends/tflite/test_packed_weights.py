@@ -53,6 +53,13 @@ def test_dynamic_products_equal_litert(weight: Weight, depth: int, asymmetric: b
     assert_close(ours(model, x, text="blockwise_dense_int8"), litert(model, x))
 
 
+@pytest.mark.parametrize("weight", WEIGHTS[:3], ids=str)
+def test_biases_of_dynamic_products(weight: Weight) -> None:
+    """XNNPACK adds them in the step that multiplies by the scale of the weights, which rounds once."""
+    model, _, x = dense(weight, 64, offset=0.3)
+    np.testing.assert_array_equal(ours(model, x, text="blockwise_dense_int8"), litert(model, x))
+
+
 @pytest.mark.parametrize("depth", [61, 62, 63])
 @pytest.mark.parametrize("weight", WEIGHTS[:4], ids=str)
 def test_rows_that_end_within_a_byte(weight: Weight, depth: int) -> None:

@@ -180,12 +180,14 @@ CONV = {"dilationHFactor": 1, "dilationWFactor": 1, "padding": "SAME"}
         ("CONV_2D", 24, (10, 1, 1, 24), 1),
         ("DEPTHWISE_CONV_2D", 16, (1, 3, 3, 16), 1),
         ("DEPTHWISE_CONV_2D", 20, (1, 5, 5, 20), 2),
+        ("DEPTHWISE_CONV_2D", 16, (1, 7, 7, 16), 1),
         ("DEPTHWISE_CONV_2D", 6, (1, 3, 2, 12), 1),
         ("FULLY_CONNECTED", 24, (10, 24), 1),
     ],
 )
 def test_float_products_of_dynamically_quantized_models(rng, name, depth, weights, stride):
-    """XNNPACK's sums start at the bias; those of depthwise convolutions go through the taps column by column."""
+    """XNNPACK's sums start at the bias; those of depthwise convolutions go through the taps column by column,
+    up to 25 of them."""
     from tests.conformance.tflite_models.runner import invoke
 
     graph, shape = Graph(), (2, 9, 8, depth)
@@ -219,6 +221,11 @@ def test_float_products_of_dynamically_quantized_models(rng, name, depth, weight
         ("TANH", {}),
         ("GELU", {"approximate": False}),
         ("GELU", {"approximate": True}),
+        ("ELU", {}),
+        ("EXP", {}),
+        ("LOG", {}),
+        ("SIN", {}),
+        ("COS", {}),
     ],
 )
 @pytest.mark.parametrize("built", [False, True])

@@ -106,7 +106,15 @@ def _left_shift(source: QParams) -> int | None:
 
 
 XNNPACK = {"ELU": tables.xnnpack_elu, "LOGISTIC": tables.xnnpack_sigmoid, "TANH": tables.xnnpack_tanh}
-XNNPACK_FLOAT = {"LOGISTIC": "xnnpack_sigmoid", "TANH": "xnnpack_tanh"}
+XNNPACK_FLOAT = {
+    "COS": "xnnpack_cos",
+    "ELU": "xnnpack_elu",
+    "EXP": "xnnpack_exp",
+    "LOG": "xnnpack_log",
+    "LOGISTIC": "xnnpack_sigmoid",
+    "SIN": "xnnpack_sin",
+    "TANH": "xnnpack_tanh",
+}
 OPTIMIZED_INT16 = {"LOGISTIC": _int16_sigmoid, "TANH": _int16_tanh}
 
 
@@ -129,6 +137,8 @@ def convert_elu(node: Node) -> relax.Expr:
     if not real_function(node, "float32"):
         return lookup(node, XNNPACK["ELU"] if node.delegated else tables.elu, ("int8",))
     x = node.input(0)
+    if node.follows_xnnpack:
+        return qnn.float_function(x, XNNPACK_FLOAT["ELU"])
     below = relax.op.subtract(node.emit(relax.op.exp(x)), constant(np.float32(1)))
     return relax.op.where(_negative(node, x), node.emit(below), x)
 
@@ -266,7 +276,10 @@ FLOAT_ONLY = {
 @converter(*FLOAT_ONLY, max_version=1)
 def convert_float_only(node: Node) -> relax.Expr:
     """LiteRT has float kernels only."""
-    return FLOAT_ONLY[node.operator.name](_only_float(node))
+    known, x = XNNPACK_FLOAT.get(node.operator.name), _only_float(node)
+    if known is not None and node.follows_xnnpack:
+        return qnn.float_function(x, known)
+    return FLOAT_ONLY[node.operator.name](x)
 
 
 @converter("ROUND", max_version=1)

@@ -189,7 +189,7 @@ def hybrid_convolution(
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
     pointwise = shape_of(weight)[1:3] == (1, 1) and geometry == Geometry()
     if pointwise and stays_packed(node.tensor(1)):
-        return finish_float(node, packed_product(node, rows), bias)
+        return node.activate(packed_product(node, rows, bias))
     acc = node.emit(qnn.conv2d(rows.data, weight, 0, 0, 1.0, qparams.scale, **geometry.options()))
     weight_sum = _weight_sum(node, shape_of(data), weight, geometry) if asymmetric else None
     if node.operator.name == "DEPTHWISE_CONV_2D":

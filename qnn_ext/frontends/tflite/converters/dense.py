@@ -52,7 +52,7 @@ def _dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
     """data (M, K), weights (N, K) -> (M, N)."""
     kind = product_kind(node, 0, 1)
     if kind == "hybrid" and stays_packed(node.tensor(1)):
-        return finish_float(node, _packed_dense(node, data), bias)
+        return node.activate(_packed_dense(node, data, bias))
     weight = node.input(1)
     if kind == "float":
         return finish_float(node, _float_product(node, data, weight), bias)
@@ -87,12 +87,12 @@ def hybrid_dense(
     return dequantize_accumulator(node, acc, rows, weight_sum, weights.scale, bias)
 
 
-def _packed_dense(node: Node, data: relax.Expr) -> relax.Expr:
+def _packed_dense(node: Node, data: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
     """As `hybrid_dense`, with a weight that stays packed. With scales for blocks, LiteRT's kernels always use zero
     points."""
     asymmetric = node.delegated or node.tensor(1).blocks is not None or node.options["asymmetric_quantize_inputs"]
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
-    return packed_product(node, rows)
+    return packed_product(node, rows, bias)
 
 
 def _float_product(node: Node, data: relax.Expr, weight: relax.Expr) -> relax.Expr:

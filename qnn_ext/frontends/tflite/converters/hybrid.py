@@ -103,16 +103,16 @@ def _xnnpack(node: Node, flat: relax.Expr) -> tuple[relax.Expr, relax.Expr, rela
     return emit(relax.op.divide(one, inverse)), inverse, as_dtype(node, nudged, "int32")
 
 
-def packed_product(node: Node, rows: Rows) -> relax.Expr:
-    """Activations (…, K), quantized per row of their first axis, times the node's weights (N, K), which stay packed:
-    float32 (…, N)."""
+def packed_product(node: Node, rows: Rows, bias: relax.Expr | None = None) -> relax.Expr:
+    """Activations (…, K), quantized per row of their first axis, times the node's weights (N, K), which stay packed,
+    and a bias: float32 (…, N)."""
     weight = packed_matrix(node, 1, bfloat16_scales=node.delegated)
     if weight is None:
         raise node.unsupported(f"scales along dimension {node.qparams(1).axis} of weights; output channels are 0")
     shape = shape_of(rows.data)
     sums, totals, scale = weight.sums(node, reshaped(node, rows.data, (int(np.prod(shape[:-1])), shape[-1])))
     sums = reshaped(node, sums, (*shape[:-1], shape_of(sums)[1]))
-    return dequantize_accumulator(node, sums, rows, constant(totals), scale)
+    return dequantize_accumulator(node, sums, rows, constant(totals), scale, bias)
 
 
 def dequantize_accumulator(
