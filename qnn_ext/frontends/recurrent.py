@@ -81,6 +81,7 @@ class Lstm:
     sigma, gamma, eta: the activations
     clip:      applied to the arguments of σ and γ
     peepholes: the vectors p_i, p_o, p_f, those that there are
+    bias:      of gates to whose sums it is added last, not with X·W or h·R: the vectors of those that have one
     coupled:   f = 1 − i
     project:   applied to h' if the hidden state is narrower than c
     """
@@ -92,6 +93,7 @@ class Lstm:
     eta: Function
     clip: Function | None = None
     peepholes: Mapping[str, relax.Expr] = field(default_factory=dict)
+    bias: Mapping[str, relax.Expr] = field(default_factory=dict)
     coupled: bool = False
     project: Function | None = None
 
@@ -113,6 +115,8 @@ class Lstm:
         value = before[gate]
         if gate in self.peepholes:
             value = self.gates.plus(value, self.gates.times(memory, self.peepholes[gate]))
+        if gate in self.bias:
+            value = self.gates.plus(value, self.bias[gate])
         return value if self.clip is None else self.clip(value)
 
 
@@ -126,6 +130,8 @@ class Gru:
     gates:      in an order of z, r, h
     recurrent:  h -> h·R with its bias, of all gates; with `candidate` of those before the last, which is h
     candidate:  r·h -> (r·h)·R_h
+    reset:      the activation of r, if it is computed in another way than that of z
+    bias:       as that of an LSTM
     """
 
     gates: Gates
@@ -135,6 +141,8 @@ class Gru:
     clip: Function | None = None
     candidate: Function | None = None
     difference: bool = False
+    reset: Function | None = None
+    bias: Mapping[str, relax.Expr] = field(default_factory=dict)
 
     def step(self, own: relax.Expr, states: States) -> States:
         """[h'] from x and [h]."""
@@ -146,16 +154,21 @@ class Gru:
             recurrent = self.gates.split(product)
         else:
             recurrent = Gates(self.gates.node, self.gates.order[:-1], times).split(product)
-        update = self.sigma(self._clipped(plus(inputs["z"], recurrent["z"])))
-        reset = self.sigma(self._clipped(plus(inputs["r"], recurrent["r"])))
+        update = self.sigma(self._clipped(self._biased(plus(inputs["z"], recurrent["z"]), "z")))
+        sigma = self.sigma if self.reset is None else self.reset
+        reset = sigma(self._clipped(self._biased(plus(inputs["r"], recurrent["r"]), "r")))
         if self.candidate is None:
             past = times(reset, recurrent["h"])
         else:
             past = self.candidate(self.gates.node.emit(relax.op.multiply(reset, hidden)))
-        new = self.gamma(self._clipped(plus(inputs["h"], past)))
+        before = self._biased(plus(inputs["h"], past), "h")
+        new = self.gamma(self._clipped(before))
         if self.difference:
             return [plus(times(self.gates.minus(hidden, new), update), new)]
         return [plus(times(self.gates.one_minus(update), new), times(update, hidden))]
+
+    def _biased(self, value: relax.Expr, gate: str) -> relax.Expr:
+        return self.gates.plus(value, self.bias[gate]) if gate in self.bias else value
 
     def _clipped(self, value: relax.Expr) -> relax.Expr:
         return value if self.clip is None else self.clip(value)

@@ -1,7 +1,8 @@
 """Functions of float32 as ONNX Runtime's MLAS computes them on CPUs with fused multiply-add: with its coefficients and
 steps, and so its bits. Only where an exponential is less than the smallest normal number, it is 0 here.
 
-As those of `elementary`, they are written over an `Arithmetic`. Errors are below 2 ulp, that of `logistic` below 2⁻²³.
+As those of `elementary`, they are written over an `Arithmetic`. Errors are below 2 ulp, that of `gru_tanh` below 5 ulp, those
+of `logistic` and `gru_logistic` below 2⁻²³.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _TANH_NUMERATOR = (
     *(-8.60467152213735e-11, 2.00018790482477e-13, -2.76076847742355e-16),
 )
 _TANH_DENOMINATOR = (4.89352518554385e-03, 2.26843463243900e-03, 1.18534705686654e-04, 1.19825839466702e-06)
-_TANH_END = 9.0
+_TANH_END, _GRU_TANH_END = 9.0, 10.0
 
 # logistic(x) = ½ + x·P(x²) / Q(x²) for |x| ≤ 18
 _LOGISTIC_NUMERATOR = (
@@ -104,6 +105,35 @@ def logistic(x: Value, on: Arithmetic) -> Value:
     return on.within(x, -_LOGISTIC_END, _LOGISTIC_END, raised)
 
 
+def gru_tanh(x: Value, on: Arithmetic) -> Value:
+    """As `tanh`, with each product rounded: in ONNX Runtime's GRU."""
+    return on.within(x, -_GRU_TANH_END, _GRU_TANH_END, lambda x: _plain_tanh(x, on))
+
+
+def gru_logistic(x: Value, on: Arithmetic) -> Value:
+    """½ · (1 + tanh(x / 2)), in the same way."""
+
+    def raised(x: Value) -> Value:
+        return on.const(0.5) * (on.const(1.0) + on.shared(on.const(0.5) * x, lambda half: _plain_tanh(half, on)))
+
+    return on.within(x, -2 * _GRU_TANH_END, 2 * _GRU_TANH_END, raised)
+
+
+def _plain_tanh(x: Value, on: Arithmetic) -> Value:
+    """x·P(x²) / Q(x²) without fused multiply-adds."""
+
+    def polynomial(square: Value, coefficients: Sequence[float]) -> Value:
+        result = on.const(coefficients[-1])
+        for coefficient in coefficients[-2::-1]:
+            result = on.fence(square * result) + on.const(coefficient)
+        return result
+
+    def quotient(square: Value) -> Value:
+        return on.fence(x * polynomial(square, _TANH_NUMERATOR)) / polynomial(square, _TANH_DENOMINATOR)
+
+    return on.shared(on.fence(x * x), quotient)
+
+
 def gelu(x: Value, on: Arithmetic) -> Value:
     """½·x · (erf(x / √2) + 1)."""
 
@@ -124,9 +154,8 @@ def gelu_tanh(x: Value, on: Arithmetic) -> Value:
     return on.shared(x, product)
 
 
-FUNCTIONS = {
-    one.__name__: one for one in (exp, erf, tanh, logistic, gelu, gelu_tanh, *eigen.FUNCTIONS, *xnnpack.FUNCTIONS)
-}
+_OWN = (exp, erf, tanh, logistic, gelu, gelu_tanh, gru_tanh, gru_logistic)
+FUNCTIONS = {one.__name__: one for one in (*_OWN, *eigen.FUNCTIONS, *xnnpack.FUNCTIONS)}
 """Those of one number, by name, with those that ONNX Runtime leaves to Eigen, and XNNPACK's."""
 
 

@@ -32,6 +32,7 @@ def float_function(data: relax.Expr, function: str) -> relax.Call:
 
     data:     float32
     function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), "gelu_tanh",
+              "gru_tanh", "gru_logistic",
               "softplus", "log", "vector_exp", e^x by Eigen, "sin" or "cos", for |x| below `numerics.eigen.LARGEST`, or
               "xnnpack_" with "sigmoid", "tanh", "gelu", "gelu_tanh", "exp", "log", "sin", "cos" or "elu"
 

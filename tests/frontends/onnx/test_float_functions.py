@@ -424,3 +424,21 @@ def test_einsum_of_quantized_tensors(rng, equation, a, b):
         nodes.append(node("DequantizeLinear", [f"{name}q", "s", "z"], [f"{name}d"]))
     nodes.append(node("Einsum", ["ad", "bd"], ["y"], equation=equation))
     check(nodes, constants, {"a": numbers(rng, *a), "b": numbers(rng, *b)}, interpreted=False)
+
+
+@pytest.mark.parametrize("operator, steps, batch, direction, attributes", [
+    ("LSTM", 1, 1, "forward", {}), ("LSTM", 5, 2, "bidirectional", {}), ("LSTM", 4, 1, "reverse", {"clip": 0.4}),
+    ("GRU", 5, 2, "bidirectional", {"linear_before_reset": 1}), ("GRU", 5, 1, "forward", {}),
+])  # fmt: skip
+def test_recurrent_layers(rng, operator, steps, batch, direction, attributes):
+    """Biases are added last, and a GRU has functions of its own."""
+    directions, size, depth = 1 + (direction == "bidirectional"), 24, 300
+    rows = {"LSTM": 4, "GRU": 3}[operator] * size
+    weights = {"w": numbers(rng, directions, rows, depth) / 10, "r": numbers(rng, directions, rows, size) / 3}
+    weights["b"] = numbers(rng, directions, 2 * rows) / 2
+    states = ["h", "c"][: 1 + (operator == "LSTM")]
+    feed = {"x": numbers(rng, steps, batch, depth), **{name: numbers(rng, directions, batch, size) for name in states}}
+    results = ["y", *(f"y_{name}" for name in states)]
+    attributes = {"hidden_size": size, "direction": direction, **attributes}
+    layer = node(operator, ["x", "w", "r", "b", "", *states], results, **attributes)
+    check_quantized([layer], weights, feed, outputs=results, interpreted=False)

@@ -61,6 +61,28 @@ def test_bits(name, weights, bias, quantized, rng):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_normalization(groups, bias, rng):
+    """ONNX Runtime has one that alone reads a convolution in its weights."""
+    constants = {"w": rng.standard_normal((6, 4 // groups, 2, 2)).astype(F32)}
+    constants |= {name: rng.standard_normal(4).astype(F32) for name in ("scale", "shift", "mean", *["b"] * bias)}
+    constants["variance"] = rng.uniform(0.3, 2, 4).astype(F32)
+    inputs = ["x", "w", *["b"] * bias]
+    nodes = [
+        node("ConvTranspose", inputs, ["c"], strides=[2, 2], group=groups),
+        node("BatchNormalization", ["c", "scale", "shift", "mean", "variance"], ["y"], epsilon=1e-3),
+        node("DynamicQuantizeLinear", ["y"], ["q", "s", "z"]),
+    ]
+    outputs = [value("y", None), value("q", None, np.uint8)]
+    proto = model(nodes, [value("x", (1, 6, 5, 4))], outputs, constants, 17)
+    x = rng.standard_normal((1, 6, 5, 4)).astype(F32)
+    expected = run_ort(proto, {"x": x}, optimized=True)
+    found = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run({"x": x})
+    for ours, theirs in zip(found.values(), expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_float_models_keep_one_sum(rng):
     """Nothing is quantized behind them: a convolution of all phases is as good, and needs no sums in between."""
     nodes = [node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,8 +28,10 @@ class _Activation:
     defaults: tuple[float | None, ...] = ()
 
 
-def activation_functions(node: Node, usual: Sequence[str]) -> list[Function]:
+def activation_functions(node: Node, usual: Sequence[str], others: Mapping[str, str] | None = None) -> list[Function]:
     """The functions that the attribute `activations` names, `usual` without it, with their alphas and betas.
+
+    others: names in lower case -> functions of floats that take their place
 
     As in ONNX Runtime, names are compared without case, and each function that uses an alpha or a beta takes the next
     of `activation_alpha` or `activation_beta`. Raises ModelFormatError for unknown names and missing parameters.
@@ -49,6 +51,9 @@ def activation_functions(node: Node, usual: Sequence[str]) -> list[Function]:
         if None in parameters:
             raise node.malformed(f"the activation {name} needs activation_alpha and activation_beta")
         alpha, beta = (*parameters, 0.0, 0.0)[:2]
+        other = (others or {}).get(name.lower())
+        if other is not None:
+            found = _Activation(partial(_plain, float_function(other)))
         functions.append(partial(found.compute, node.emit, alpha=alpha, beta=beta))
     return functions
 

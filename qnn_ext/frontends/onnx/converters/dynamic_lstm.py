@@ -41,8 +41,7 @@ def dynamic_quantize_lstm(node: Node) -> list[relax.Expr]:
 
     W (directions, depth, 4·hidden), R (directions, hidden, 4·hidden), their scales and zero points (directions,) or
     (directions, 4·hidden); the rest is as in LSTM. The inputs of all steps share one scale, the hidden states have one
-    per step, as in ONNX Runtime. ONNX Runtime approximates sigmoid and tanh, so a state may land in the neighbouring
-    quantization step.
+    per step, as in ONNX Runtime.
     """
     layer = read_layer(node, transposed=True)
 

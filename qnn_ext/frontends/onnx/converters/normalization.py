@@ -9,6 +9,7 @@ from ....op.base import constant, normalize_axis, shape_of
 from ...building import group_norm
 from ..node import Node
 from ..registry import converter
+from .products import normalized_transposed
 
 
 @converter("BatchNormalization", since=7)
@@ -23,6 +24,9 @@ def batch_normalization(node: Node) -> relax.Expr:
     if len(shape) < 2 or any(node.shape(index) != held for index in range(1, 5)):
         what = "element of a sample" if per_element else "channel"
         raise node.malformed(f"scale, bias, mean and variance must have one value per {what} of {shape}")
+    fused = None if per_element else normalized_transposed(node)
+    if fused is not None:
+        return fused
     dtype = node.dtype(0)
     scale, bias, mean, variance = (
         node.emit(relax.op.reshape(node.emit(relax.op.astype(node.input(index), "float32")), spread))

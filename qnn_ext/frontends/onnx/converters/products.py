@@ -8,7 +8,8 @@ import numpy as np
 from tvm import relax
 
 from ....limits import charge
-from ....op.base import constant, shape_of
+from ....op.base import constant, constant_value, shape_of
+from ..fusions.chain import Chain
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .activations import activation
@@ -85,6 +86,36 @@ def _activated(node: Node, x: relax.Expr, parameters: list[float]) -> relax.Expr
 @converter("ConvTranspose")
 def conv_transpose(node: Node) -> relax.Expr:
     """Transposed convolution over 1, 2 or 3 dimensions plus the bias."""
+    product, rank = _transposed(node, node.input(1))
+    return _with_bias(node, product, rank)
+
+
+def normalized_transposed(node: Node) -> relax.Expr | None:
+    """A BatchNormalization that alone reads a ConvTranspose, where all but the data is constant: ONNX Runtime has it in
+    the weights and the bias of the convolution. None for others."""
+    chain = Chain(node)
+    operator = chain.only(node.operator.inputs[0], "ConvTranspose")
+    factors = [constant_value(value) for value in node.inputs[1:5] if value is not None]
+    if operator is None or any(factor is None or factor.dtype != np.float32 for factor in factors):
+        return None
+    product = Node(node.assembly, operator)
+    weight, bias = (constant_value(value) for value in (product.input(1), *product.inputs[2:], None)[:2])
+    scale, shift, mean, variance = (np.asarray(factor) for factor in factors)
+    channels, groups = scale.size, product.attribute("group", 1)
+    if weight is None or weight.dtype != np.float32 or (product.has_input(2) and bias is None):
+        return None
+    with np.errstate(all="ignore"):  # the model's own arithmetic
+        factor = scale / np.sqrt(variance + np.float32(node.attribute("epsilon", 1e-5)))
+        shift = shift - mean * factor if bias is None else (bias - mean) * factor + shift
+        of_groups = weight.reshape(groups, -1, channels // groups, *weight.shape[2:])
+        scaled = of_groups * factor.reshape(groups, 1, -1, *(1,) * (weight.ndim - 2))
+    result, rank = _transposed(product, constant(scaled.reshape(weight.shape)))
+    added = constant(shift.reshape(1, channels, *(1,) * rank))
+    return relax.op.add(node.emit(result), added)
+
+
+def _transposed(node: Node, weight: relax.Expr) -> tuple[relax.Expr, int]:
+    """The transposed convolution without its bias, and its number of dimensions."""
     rank = _spatial_rank(node)
     spatial, kernel = node.shape(0)[2:], node.shape(1)[2:]
     if list(node.attribute("kernel_shape", kernel)) != list(kernel):
@@ -99,7 +130,7 @@ def conv_transpose(node: Node) -> relax.Expr:
     data_layout, _, kernel_layout = _LAYOUTS[rank]
     product = operator(
         node.input(0),
-        node.input(1),
+        weight,
         strides=strides,
         padding=padding,
         output_padding=extra,
@@ -108,7 +139,7 @@ def conv_transpose(node: Node) -> relax.Expr:
         data_layout=data_layout,
         kernel_layout=kernel_layout,
     )
-    return _with_bias(node, node.emit(product), rank)
+    return node.emit(product), rank
 
 
 def _transposed_padding(

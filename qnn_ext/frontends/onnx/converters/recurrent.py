@@ -29,6 +29,7 @@ _USUAL = {
     "RNN": ("Tanh",),
     "DynamicQuantizeLSTM": ("Sigmoid", "Tanh", "Tanh"),
 }
+_OF_GRU = {"sigmoid": "gru_logistic", "tanh": "gru_tanh"}
 _STATES = {"LSTM": (HIDDEN, MEMORY), "DynamicQuantizeLSTM": (HIDDEN, MEMORY)}
 
 
@@ -112,12 +113,12 @@ class Layer:
         return compound.permute(state, [1, 0, 2], self.node.emit) if self.node.attribute("layout", 0) == 1 else state
 
     def _cell(self, index: int, products: Products) -> tuple[recurrent.Cell, relax.Expr | None]:
-        """The cell of a direction, and the bias that is added to X·W."""
+        """The cell of a direction, and the bias that is added to X·W; those of LSTM and GRU ONNX Runtime adds last."""
         node = self.node
         gates = recurrent.Gates(node, self.order, partial(times, node))
         own, past = self._biases(index)
         if node.op_type == "GRU":
-            return self._gru(index, gates, products, own, past)
+            return self._gru(index, gates, products, own, past), None
         bias = None if own is None or past is None else plus(node, own, past)
         if node.op_type == "RNN":
             (sigma,) = self._functions(index)
@@ -131,32 +132,43 @@ class Layer:
             eta,
             clip=self._clip,
             peepholes=self._peepholes(index),
+            bias={} if bias is None else self._by_gate(bias),
             coupled=bool(node.attribute("input_forget", 0)),
         )
-        return cell, bias
+        return cell, None
 
     def _gru(
         self, index: int, gates: recurrent.Gates, products: Products, own: relax.Expr | None, past: relax.Expr | None
-    ) -> tuple[recurrent.Cell, relax.Expr | None]:
-        """The cell of a GRU. With linear_before_reset, r multiplies h·R_h with its bias, which so stays in the loop."""
+    ) -> recurrent.Gru:
+        """The cell of a GRU. With linear_before_reset, r multiplies h·R_h with its bias."""
         node, size = self.node, self.hidden
-        sigma, gamma = self._functions(index)
+        sigma, reset, gamma = self._functions(index)
+        has_bias = own is not None and past is not None
         if not node.attribute("linear_before_reset", 0):
+            bias = self._by_gate(plus(node, own, past)) if has_bias else {}
             candidate = products.recurrent(2, 3)
-            cell = recurrent.Gru(gates, products.recurrent(0, 2), sigma, gamma, self._clip, candidate)
-            return cell, None if own is None or past is None else plus(node, own, past)
+            before = products.recurrent(0, 2)
+            return recurrent.Gru(gates, before, sigma, gamma, self._clip, candidate, reset=reset, bias=bias)
         whole = products.recurrent(0, 3)
-        if own is None or past is None:
-            return recurrent.Gru(gates, whole, sigma, gamma, self._clip), None
+        if not has_bias:
+            return recurrent.Gru(gates, whole, sigma, gamma, self._clip, reset=reset)
         inner = np.arange(3 * size) >= 2 * size
         outside, inside = (times(node, past, constant(mask.astype(node.dtype(X)))) for mask in (~inner, inner))
-        cell = recurrent.Gru(gates, lambda h: plus(node, whole(h), inside), sigma, gamma, self._clip)
-        return cell, plus(node, own, outside)
+        bias = self._by_gate(plus(node, own, outside))
+        biased = partial(self._with_bias, whole, inside)
+        return recurrent.Gru(gates, biased, sigma, gamma, self._clip, reset=reset, bias=bias)
+
+    def _with_bias(self, product: recurrent.Function, bias: relax.Expr, hidden: relax.Expr) -> relax.Expr:
+        return plus(self.node, product(hidden), bias)
 
     def _functions(self, index: int) -> list[recurrent.Function]:
-        """The activations of a direction."""
+        """The activations of a direction; of a GRU those of z, r and h, the latter two in ONNX Runtime's other way."""
         count = len(_USUAL[self.node.op_type])
-        return self.activations[index * count : (index + 1) * count]
+        own = slice(index * count, (index + 1) * count)
+        if self.node.op_type != "GRU":
+            return self.activations[own]
+        others = activation_functions(self.node, _USUAL["GRU"] * len(self.backwards), _OF_GRU)
+        return [self.activations[own][0], *others[own]]
 
     @property
     def _clip(self) -> recurrent.Function | None:
@@ -175,6 +187,10 @@ class Layer:
             return {}
         own, size = recurrent.part_of(self.node.emit, self.peepholes, index), self.hidden
         return {gate: columns(self.node, own, k * size, (k + 1) * size) for k, gate in enumerate("iof")}
+
+    def _by_gate(self, vector: relax.Expr) -> dict[str, relax.Expr]:
+        size = self.hidden
+        return {gate: columns(self.node, vector, k * size, (k + 1) * size) for k, gate in enumerate(self.order)}
 
 
 @converter("LSTM", "GRU", "RNN")
