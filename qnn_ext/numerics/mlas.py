@@ -1,8 +1,8 @@
 """Functions of float32 as ONNX Runtime's MLAS computes them on CPUs with fused multiply-add: with its coefficients and
 steps, and so its bits. Only where an exponential is less than the smallest normal number, it is 0 here.
 
-As those of `elementary`, they are written over an `Arithmetic`. Errors are below 2 ulp, that of `gru_tanh` below 5 ulp, those
-of `logistic` and `gru_logistic` below 2⁻²³.
+As those of `elementary`, they are written over an `Arithmetic`. Errors are below 2 ulp, that of `gru_tanh` below 5 ulp,
+those of `logistic` and `gru_logistic` below 2⁻²³.
 """
 
 from __future__ import annotations
