@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Collection
+from collections.abc import Container
 
 from tvm import IRModule
 
@@ -29,7 +29,7 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 
-def qdq_to_integer(mod: IRModule, in_float: Collection[str] = ()) -> tuple[IRModule, tuple[FloatNote, ...]]:
+def qdq_to_integer(mod: IRModule, in_float: Container[str] = ()) -> tuple[IRModule, tuple[FloatNote, ...]]:
     """`mod` with integer operators wherever there is a rule, and a note for every operator that stays in float.
 
     in_float: operators that the framework computes in float, whose bits a rule would not give

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Container
 from typing import Any
 
 from tvm import IRModule, relax
@@ -25,7 +25,7 @@ def is_qdq(mod: IRModule) -> bool:
 class Walker:
     """One walk over `main`."""
 
-    def __init__(self, mod: IRModule, in_float: Collection[str] = ()) -> None:
+    def __init__(self, mod: IRModule, in_float: Container[str] = ()) -> None:
         self._mod = mod
         self._new = Rebuild(mod["main"])
         self._carried = Carried(self._new)
