@@ -67,7 +67,7 @@ def lane_softmax(x: Array) -> Array:
     """The same over the last axis, with XNNPACK's exponentials and sums."""
     with np.errstate(all="ignore"):
         exps = elementary.on_arrays(xnnpack.exp_of_negative, x - x.max(axis=-1, keepdims=True))
-        return exps * (np.float32(1) / _double_row_sum(exps))
+        return xnnpack.flushed(exps * (np.float32(1) / _double_row_sum(exps)), elementary.NUMPY)
 
 
 def _double_row_sum(x: Array) -> Array:

@@ -19,7 +19,6 @@ _EXP = tuple(
     map(float.fromhex, ("0x1p+0", "0x1.FFFFF6p-1", "0x1.FFFDC6p-2", "0x1.555A80p-3", "0x1.573A1Ap-5", "0x1.0F9F9Cp-7"))
 )
 _LOWEST = -126 * math.log(2.0)
-_SMALLEST = -110.0  # e^x of less is 0 in float32
 _STEPS = 32  # of a power of two between two neighbours of a table
 _ROUNDING = 1.5 * 2.0**23 / _STEPS  # added and subtracted again, it leaves a multiple of 1 / 32
 # 2^(k / 32), the lowest power first; for some k the float below the nearest one: the bits of the number say for which
@@ -103,21 +102,23 @@ def _gated(x: Value, form: tuple[Sequence[float], Sequence[float], float], on: A
 
 
 def exp_of_negative(x: Value, on: Arithmetic) -> Value:
-    """e^x for x ≤ 0, also where that is subnormal, and 0 for −∞, which XNNPACK makes NaN."""
+    """e^x for x ≤ 0, and 0 for −∞, which XNNPACK makes NaN."""
 
     def of_parts(x: Value, n: Value) -> Value:
         rest = on.fma(n, on.const(-_LN2_LOW), on.fma(n, on.const(-_LN2_HIGH), x))
-        return twice(on.shared(rest, lambda r: on.polynomial(r, _EXP)), n)
+        return on.scale(on.shared(rest, lambda r: on.polynomial(r, _EXP)), n)
 
-    def twice(power: Value, n: Value) -> Value:
-        """power · 2ⁿ, the second factor exact: only the product is rounded, if it is subnormal."""
-        return on.shared(
-            on.maximum(n, on.const(-100.0)),
-            lambda high: on.scale(power, high) * on.scale(on.const(1.0), n - high),
-        )
+    def of_size(x: Value) -> Value:
+        inside = on.maximum(x, on.const(_LOWEST))
+        power = on.shared(inside, lambda x: on.shared(on.rint(x * on.const(_LOG2_E)), lambda n: of_parts(x, n)))
+        return on.select(x, on.const(_LOWEST), on.const(0.0), flushed(power, on))
 
-    inside = on.maximum(x, on.const(_SMALLEST))
-    return on.shared(inside, lambda x: on.shared(on.rint(x * on.const(_LOG2_E)), lambda n: of_parts(x, n)))
+    return on.shared(x, of_size)
+
+
+def flushed(x: Value, on: Arithmetic) -> Value:
+    """x ≥ 0, and 0 for what is less than the smallest normal number: LiteRT has the CPU flush such results."""
+    return on.shared(x, lambda x: on.select(x, on.const(2.0**-126), on.const(0.0), x))
 
 
 def xnnpack_sigmoid(x: Value, on: Arithmetic) -> Value:

@@ -149,7 +149,24 @@ def _conv2d(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -
         if is_fast(probe, target):
             first = operands.cast(data, data_dtype, emit)
             return qnn.conv2d_accumulate(first, stored, **geometry, out_dtype=FLOAT)
-    return None
+    return _of_three_channels(data, ohwi, geometry, target, emit)
+
+
+def _of_three_channels(
+    data: relax.Expr, weight: relax.Expr, geometry: dict[str, Any], target: Target, emit: Emit
+) -> relax.Call | None:
+    """A convolution of one or two channels, of which no step of an instruction is whole, with channels of zeros added:
+    an instruction still is some times faster than TVM's loops, and starts at a bias."""
+    shape, known = shape_of(data), constant_value(weight)
+    if str(data.ty.dtype) != FLOAT or known is None or geometry["groups"] > 1 or shape[-1] >= 3:
+        return None
+    missing = 3 - shape[-1]
+    more = constant(np.pad(known, [(0, 0)] * 3 + [(0, missing)]))
+    probe = qnn.conv2d_accumulate(_like((*shape[:-1], 3), FLOAT), more, **geometry, out_dtype=FLOAT)
+    if not is_fast(probe, target):
+        return None
+    padded = emit(relax.op.nn.pad(data, [0] * 7 + [missing]))
+    return qnn.conv2d_accumulate(padded, more, **geometry, out_dtype=FLOAT)
 
 
 def _matmul(call: relax.Call, target: Target, operands: _Operands, emit: Emit) -> relax.Expr | None:

@@ -69,6 +69,13 @@ class TfliteAssembly(Assembly):
         quantized = (tensor.qparams is not None and tensor.dtype != "float32" for tensor in tensors)
         return self.numerics != "tflite" and any(quantized)
 
+    @cached_property
+    def quantizes_results(self) -> bool:
+        """Whether floats' last bits may decide between two steps of a quantized tensor that an operator computes."""
+        tensors = (tensor for graph in self.model.subgraphs for tensor in graph.tensors)
+        computed = (tensor for tensor in tensors if tensor.qparams is not None and not tensor.is_constant)
+        return self.follows_xnnpack and any(tensor.dtype != "float32" for tensor in computed)
+
     # ---- tensors -------------------------------------------------------------------------------------------------
 
     def tensor(self, index: int) -> Tensor:

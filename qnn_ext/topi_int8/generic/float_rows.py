@@ -151,7 +151,11 @@ def lane_softmax(x: te.Tensor) -> te.Tensor:
         return elementary.TIR.const(1.0) / _halved(terms)
 
     inverse = te.compute(shape[:-1], total, name="row_inverse", attrs={KEEP: True})
-    return te.compute(shape, lambda *i: exps(*i) * inverse(*i[:-1]), name="softmax")
+
+    def probability(*i: Expr) -> Expr:
+        return xnnpack.flushed(exps(*i) * inverse(*i[:-1]), elementary.TIR)
+
+    return te.compute(shape, probability, name="softmax")
 
 
 def _halved(terms: list[Expr | None]) -> Expr:

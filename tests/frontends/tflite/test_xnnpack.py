@@ -177,6 +177,8 @@ CONV = {"dilationHFactor": 1, "dilationWFactor": 1, "padding": "SAME"}
     [
         ("CONV_2D", 3, (16, 3, 3, 3), 2),
         ("CONV_2D", 24, (10, 3, 3, 24), 1),
+        ("CONV_2D", 1, (10, 5, 5, 1), 1),
+        ("CONV_2D", 2, (10, 1, 1, 2), 1),
         ("CONV_2D", 24, (10, 1, 1, 24), 1),
         ("DEPTHWISE_CONV_2D", 16, (1, 3, 3, 16), 1),
         ("DEPTHWISE_CONV_2D", 20, (1, 5, 5, 20), 2),
@@ -209,6 +211,36 @@ def test_float_products_of_dynamically_quantized_models(rng, name, depth, weight
     found = qnn_ext.build(qnn_ext.from_tflite(content)).run([data]).values()
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@needs_fma
+def test_weight_only_products_whose_results_are_quantized(rng):
+    """XNNPACK multiplies by weights that it has dequantized before."""
+    from tests.conformance.tflite_models.runner import invoke
+
+    graph = Graph()
+    x, product = graph.input((3, 40), "float32"), graph.tensor((3, 20), "float32")
+    weights = graph.const(rng.integers(-127, 128, (20, 40)).astype(np.int8), q=Q(0.013, 0))
+    floats, result = graph.tensor((20, 40), "float32"), graph.tensor((3, 20), "int16", Q(0.001, 0))
+    graph.op("DEQUANTIZE", [weights], [floats])
+    bias = graph.const(rng.normal(0, 1, 20).astype(np.float32))
+    graph.op("FULLY_CONNECTED", [x, floats, bias], [product], act="none", keepNumDims=True)
+    graph.op("QUANTIZE", [product], [result])
+    graph.packed.outputs = [product, result]
+    content, data = graph.build(), rng.normal(0, 1, (3, 40)).astype(np.float32)
+    (expected,) = invoke(content, [[data]], "default", False)
+    found = qnn_ext.build(qnn_ext.from_tflite(content)).run([data]).values()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_sums_of_int16(rng):
+    """LiteRT's optimized kernel rescales them in float32."""
+    graph = Graph()
+    x = graph.input((3, 8, 50), "int16", Q(3.05e-5, 0))
+    output = graph.tensor((3, 50), "int16", Q(2.22e-4, 0))
+    graph.op("SUM", [x, graph.const([1], "int32")], [output], keepDims=False)
+    check(graph, output, rng.integers(-32768, 32768, (3, 8, 50)).astype(np.int16))
 
 
 @pytest.mark.skipif("avx512f" not in host_features(), reason="XNNPACK has other kernels without AVX-512")

@@ -99,12 +99,15 @@ def _requantize_bytes(node: Node, qparams: Rescaling, dtype: str) -> relax.Expr:
 
 @converter("DEQUANTIZE", max_version=8)
 def convert_dequantize(node: Node) -> relax.Expr:
-    """scale · (q − zero_point), per tensor, channel or block; float16 widens to float32."""
+    """scale · (q − zero_point), per tensor, channel or block; float16 widens to float32. Weights stay packed, unless
+    results are quantized: XNNPACK multiplies by weights that it has dequantized before, which packed ones cannot equal
+    bit for bit."""
     if node.dtype(0) == "float16":
         return as_dtype(node, node.input(0), "float32")
     matrix = packed_matrix(node, 0) if len(node.shape(0)) == 2 else None
     if matrix is not None and _is_weight(node):
-        return matrix.dequantized(node)
+        in_floats = node.assembly.quantizes_results and node.tensor(0).blocks is None
+        return constant(matrix.floats()) if in_floats else matrix.dequantized(node)
     if matrix is not None and node.tensor(0).blocks is not None:
         return constant(matrix.floats())
     if node.dtype(0) not in QUANTIZED_DTYPES:
