@@ -15,7 +15,7 @@ from ....qparams import QParams, dtype_range
 from .. import xnnpack
 from ..node import QUANTIZED_DTYPES, Node
 from ..registry import converter
-from ..weights import packed_matrix
+from ..weights import packed_matrix, stays_packed
 from .accumulators import as_dtype, number, reshaped
 
 # input dtype -> integer dtypes it may be requantized to
@@ -99,14 +99,14 @@ def _requantize_bytes(node: Node, qparams: Rescaling, dtype: str) -> relax.Expr:
 
 @converter("DEQUANTIZE", max_version=8)
 def convert_dequantize(node: Node) -> relax.Expr:
-    """scale · (q − zero_point), per tensor, channel or block; float16 widens to float32. Weights stay packed, unless
-    results are quantized: XNNPACK multiplies by weights that it has dequantized before, which packed ones cannot equal
-    bit for bit."""
+    """scale · (q − zero_point), per tensor, channel or block; float16 widens to float32. Weights stay packed, but
+    int8 ones do not where results are quantized: XNNPACK multiplies by weights that it has dequantized before, which
+    packed ones cannot equal bit for bit. Those of fewer bits it leaves to LiteRT's own kernels."""
     if node.dtype(0) == "float16":
         return as_dtype(node, node.input(0), "float32")
     matrix = packed_matrix(node, 0) if len(node.shape(0)) == 2 else None
     if matrix is not None and _is_weight(node):
-        in_floats = node.assembly.quantizes_results and node.tensor(0).blocks is None
+        in_floats = node.assembly.quantizes_results and not stays_packed(node.tensor(0))
         return constant(matrix.floats()) if in_floats else matrix.dequantized(node)
     if matrix is not None and node.tensor(0).blocks is not None:
         return constant(matrix.floats())
