@@ -40,6 +40,7 @@ from .rewrite import Emit, bindings_of, op_name, rewrite
 Pair = tuple[int, int]
 
 DTYPES = ("float32", "float16")
+TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 NHWC = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_layout": "NHWC"}
 
 
@@ -50,15 +51,23 @@ def plain_convolutions(mod: IRModule, target: Target | None = None) -> IRModule:
     """
     in_order = target is not None and asks_for_blocks(mod, target)
     values = {binding.var: binding.value for binding in bindings_of(mod["main"])}
+    if not any(op_name(value) in _RULES for value in values.values()):
+        return mod
+    channels_last: dict[Any, relax.Expr] = {}  # NCHW -> NHWC that it is transposed from
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
+        if op_name(expr) == "permute_dims" and [int(axis) for axis in expr.attrs.axes or ()] == TO_NCHW:
+            transposed = emit(expr)
+            channels_last[transposed] = data_of(expr)
+            return transposed
         if op_name(expr) not in _RULES:
             return None
         weight, is_stored = _weight(expr, values)
         layouts = tuple(str(expr.attrs[attribute]) for attribute in ("data_layout", "kernel_layout", "out_layout"))
         if weight is None or not _is_float(expr) or layouts not in _CHANNELS_FIRST:
             return None
-        return _RULES[op_name(expr)](_Product(expr, weight, _block(expr, is_stored) if in_order else None), emit)
+        block = _block(expr, is_stored) if in_order else None
+        return _RULES[op_name(expr)](_Product(expr, weight, block, channels_last.get(data_of(expr))), emit)
 
     return rewrite(mod, rule)
 
@@ -69,11 +78,13 @@ class _Product:
 
     block: of a transposed one, how many products of a tap are added before they are added to others; None if all
     products are one sum
+    nhwc: what its data are transposed from, if that is NHWC
     """
 
     call: relax.Call
     weight: np.ndarray
     block: int | None
+    nhwc: relax.Expr | None
 
 
 def _weight(call: relax.Call, values: Mapping[Any, relax.Expr]) -> tuple[np.ndarray | None, bool]:
@@ -175,8 +186,9 @@ def _conv1d_transpose(product: _Product, emit: Emit) -> relax.Expr | None:
         offset=(0, int(attrs.padding[0])),
         size=(1, shape_of(product.call)[2]),
     )
-    result = None if found is None else _by_phases(rows, found, emit)
-    return None if result is None else _without_rows(emit(result))
+    if found is None:
+        return None
+    return _without_rows(emit(_by_phases(emit(relax.op.permute_dims(rows, TO_NHWC)), found, emit)))
 
 
 def _conv2d_transpose(product: _Product, emit: Emit) -> relax.Expr | None:
@@ -186,7 +198,10 @@ def _conv2d_transpose(product: _Product, emit: Emit) -> relax.Expr | None:
     )
     _, _, height, width = shape_of(product.call)
     found = _transposed(product, strides, dilation, offset, (height, width))
-    return None if found is None else _by_phases(data_of(product.call), found, emit)
+    if found is None:
+        return None
+    data = data_of(product.call)
+    return _by_phases(emit(relax.op.permute_dims(data, TO_NHWC)) if product.nhwc is None else product.nhwc, found, emit)
 
 
 def _transposed(product: _Product, strides: Pair, dilation: Pair, offset: Pair, size: Pair) -> _Transposed | None:
@@ -199,9 +214,8 @@ def _transposed(product: _Product, strides: Pair, dilation: Pair, offset: Pair, 
     return _Transposed(parts, strides, dilation, offset, size, call.attrs.out_dtype or None, product.block)
 
 
-def _by_phases(data: relax.Expr, one: _Transposed, emit: Emit) -> relax.Expr:
-    """(N, C, H, W) → (N, O, H', W') through NHWC."""
-    nhwc = emit(relax.op.permute_dims(data, [0, 2, 3, 1]))
+def _by_phases(nhwc: relax.Expr, one: _Transposed, emit: Emit) -> relax.Expr:
+    """(N, H, W, C) → (N, O, H', W')."""
     kept = [min(extent, limit) for extent, limit in zip(shape_of(nhwc)[1:3], one.rows, strict=True)]
     nhwc = _crop(nhwc, (0, 0), (kept[0], kept[1]), emit)
     if any(extent % step for extent, step in zip(one.kernel, one.strides, strict=True)):
@@ -214,7 +228,7 @@ def _by_phases(data: relax.Expr, one: _Transposed, emit: Emit) -> relax.Expr:
         result = _interleaved(emit(relax.op.concat(phases, 3)), one, True, emit)
     else:
         result = _interleaved(_phases(nhwc, one.weights, one, emit, one.strides), one, False, emit)
-    return relax.op.permute_dims(_crop(result, one.offset, one.size, emit), [0, 3, 1, 2])
+    return relax.op.permute_dims(_crop(result, one.offset, one.size, emit), TO_NCHW)
 
 
 def _phases(

@@ -6,6 +6,13 @@ import numpy as np
 import pytest
 
 import qnn_ext
+from qnn_ext.compiling.build import qnn_pipeline
+from qnn_ext.interpreter import interpret
+from qnn_ext.op.relax_table import traits_of
+from qnn_ext.op.traits import Kind
+from qnn_ext.passes.float_weights import TRANSPOSED
+from qnn_ext.passes.rewrite import bindings_of, op_name
+from qnn_ext.targets.names import make_target
 
 from .graphs import model, node, run_ort, value
 
@@ -59,6 +66,40 @@ def test_bits(name, weights, bias, quantized, rng):
     (expected,) = run_ort(proto, {"x": x}, optimized=True)
     found = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run({"x": x})["y"]
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS[:2])
+@pytest.mark.parametrize("name", ["2 by 2", "long sums", "3 by 3", "groups", "one dimension"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_microcontrollers_multiply_integers(name, weights, bias, rng):
+    """They have no kernels for floats: sums are exact, and results at most a step from ONNX Runtime's rounded sums."""
+    shape, weight_shape, attributes = SHAPES[name]
+    proto = graph(shape, weight_shape, weights, bias, True, rng, **attributes)
+    lowered = qnn_pipeline(qnn_ext.from_onnx(proto).ir, make_target("cortex-m4"))
+    calls = [binding.value for body in lowered.functions.values() for binding in bindings_of(body)]
+    products = [call for call in calls if traits_of(call).kind is Kind.ACCUMULATOR or op_name(call) in TRANSPOSED]
+    assert products and all(str(product.ty.dtype) == "int32" for product in products)
+    x = rng.standard_normal(shape).astype(F32)
+    (expected,), (found,) = run_ort(proto, {"x": x}, optimized=True), interpret(lowered, [x])
+    assert np.abs(expected.astype(int) - found).max() <= 1 and np.mean(expected != found) < 1e-2
+
+
+def test_nothing_is_transposed_twice(rng):
+    """What a convolution computes in NHWC is read as it is."""
+    constants = {"s": F32(0.021), "z": np.uint8(117), "u": F32(0.01), "zw": np.int8(0)}
+    constants |= {"v": rng.integers(-9, 9, (8, 8, 1, 1)).astype(np.int8)}
+    constants |= {"vt": rng.integers(-9, 9, (8, 4, 2, 2)).astype(np.int8)}
+    nodes = [node("DequantizeLinear", [name, "u", "zw"], [f"{name}_real"]) for name in ("v", "vt")]
+    steps = [("Conv", "v_real", {}), ("ConvTranspose", "vt_real", {"strides": [2, 2]})]
+    for index, (operator, weight, attributes) in enumerate(steps):
+        nodes += [node("QuantizeLinear", [f"x{index}", "s", "z"], [f"q{index}"])]
+        nodes += [node("DequantizeLinear", [f"q{index}", "s", "z"], [f"d{index}"])]
+        nodes += [node(operator, [f"d{index}", weight], [f"x{index + 1}"], **attributes)]
+    nodes += [node("QuantizeLinear", ["x2", "s", "z"], ["y"])]
+    proto = model(nodes, [value("x0", (1, 8, 5, 6))], [value("y", None, np.uint8)], constants, 17)
+    lowered = qnn_pipeline(qnn_ext.from_onnx(proto).ir, make_target("native"))
+    moves = [binding.value for binding in bindings_of(lowered["main"]) if op_name(binding.value) == "permute_dims"]
+    assert len(moves) == 1  # that of the input
 
 
 @pytest.mark.parametrize("bias", [False, True])
