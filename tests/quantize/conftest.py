@@ -6,7 +6,16 @@ import pytest
 from qnn_ext.module import QnnModule
 from qnn_ext.quantize.judge import Judge
 
+from . import networks
 from .residual import residual_network
+
+
+@pytest.fixture(autouse=True)
+def numbers_of_its_own(request):
+    """Each test draws the same numbers, alone or behind others: the generators that modules share start anew."""
+    for module in (networks, request.module):
+        if hasattr(module, "START"):
+            module.RNG.bit_generator.state = module.START
 
 
 @pytest.fixture(scope="session")

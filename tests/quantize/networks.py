@@ -54,7 +54,7 @@ def run_sequence(module: QnnModule, data: np.ndarray) -> np.ndarray:
 
 
 RNG = np.random.default_rng(11)
-START = RNG.bit_generator.state
+START = RNG.bit_generator.state  # of each test: see `conftest`
 
 
 def weight(*shape: int) -> relax.Expr:
@@ -117,7 +117,7 @@ NETWORKS = {
 
 def prepared(name: str, config: QConfig):
     """The folded and the annotated network, the ranges of random data, and such data."""
-    RNG.bit_generator.state = START  # the same weights in every test
+    RNG.bit_generator.state = START  # the same weights wherever this is called
     body, shape = NETWORKS[name] if isinstance(name, str) else name
     folded = fold(float_module(shape, body), config)
     annotated = annotate(folded, config)

@@ -14,11 +14,12 @@ from qnn_ext.quantize.config import QConfig
 
 from .networks import float_module
 
-ONES = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
+START = RNG.bit_generator.state
 
 
 def weight(*shape: int) -> relax.Expr:
-    return constant(ONES.normal(size=shape).astype(np.float32))
+    return constant(RNG.normal(size=shape).astype(np.float32))
 
 
 def conv(emit, x, name, channels=4, groups=1, kernel=1):

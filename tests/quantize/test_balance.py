@@ -32,12 +32,6 @@ DATA = RNG.normal(size=(24, 3, 12, 12)).astype(np.float32)
 START = RNG.bit_generator.state
 
 
-@pytest.fixture(autouse=True)
-def weights_of_its_own():
-    """Each test draws the same weights, whichever others this process has run before."""
-    RNG.bit_generator.state = START
-
-
 def weight(*shape, of=1.0):
     return constant((RNG.normal(size=shape) * of).astype(np.float32))
 

@@ -19,6 +19,7 @@ RNG = np.random.default_rng(17)
 CHANNELS = 24
 SPREAD = np.exp(RNG.normal(size=CHANNELS) * 1.5)
 DATA = RNG.normal(size=(12, 3, 8, 8)).astype(np.float32)
+START = RNG.bit_generator.state
 NOT_BALANCED = QConfig(balance=False)
 NEITHER = QConfig(balance=False, equalize=False, smooth=None)
 
