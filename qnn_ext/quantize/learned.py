@@ -12,7 +12,9 @@ the squared error of the layer's result is Δ·H·Δᵀ. Nearest rounding minimi
 
 Each output takes the best of the candidates, nearest rounding included: on the data it was made with, no result gets
 worse. "auto" takes "gptq" for layers with rows of up to LONGEST_QUICK_ROW values, where integers found on one half of
-the data lower the error on the other half by a tenth or more: not where there are few rows for many inputs.
+the data lower the error on the other half by a tenth or more: not where there are few rows for many inputs. All are
+left at the nearest where that is clearly better for the model's outputs on the other half, or better at all than the
+integers found on both: layers whose results are all closer may still add up to outputs that are farther off.
 """
 
 from __future__ import annotations
@@ -121,9 +123,9 @@ def learned_steps(annotated: QnnModule, table: Mapping[str, Range], dataset: Any
     if not steps:
         return {}
     other = list(itertools.islice(data, 1, affordable(annotated, _COMPARED, MOST_BATCHES), 2))
-    modules = annotated, with_steps(annotated, table, config, of_half)
-    nearest, rounded = weight_errors(modules, table, compared, other, config)
-    return {} if is_better(nearest, rounded) else steps
+    modules = annotated, *(with_steps(annotated, table, config, found) for found in (of_half, steps))
+    nearest, half, both = weight_errors(modules, table, compared, other, config)
+    return {} if is_better(nearest, half) or both.sum() > nearest.sum() else steps
 
 
 def with_steps(

