@@ -21,7 +21,7 @@ from .engines import shared_engine_of
 from .instrument import Instrumented, instrument
 from .patches import sampled, weighted_products
 from .ranges import Range, qparams_of
-from .switchable import Observed, observations
+from .switchable import Observed, Observers, observations
 from .tentative import settings_of, tentative
 
 _ROWS = 512  # of each product
@@ -198,7 +198,8 @@ class _Outputs:
     ) -> None:
         """table: any ranges; sites: of which the program also computes the tensors."""
         self._annotated, self._config = annotated, config
-        observed = {one.site.name: one for one in observations(annotated, table, config)}
+        self._observers = Observers(annotated)
+        observed = {one.site.name: one for one in self._observers.observations(table, config)}
         self._constants: dict[str, list[Any]] = {}
         self._engine = shared_engine_of(comparable(annotated, observed, sites, self._constants).module)
         self._exact = list(self._of(observed, data, on=False))
@@ -214,7 +215,7 @@ class _Outputs:
         errors: list[float] = []
         for (fold, table), most in zip(parts, _HOPELESS * np.cumsum(others), strict=True):
             limit = most - sum(errors)
-            errors.append(self.error(fold, observations(self._annotated, table, self._config), limit))
+            errors.append(self.error(fold, self._observers.observations(table, self._config), limit))
             if not errors[-1] <= limit:
                 return np.full(others.size, np.inf)
         return np.array(errors)

@@ -101,7 +101,8 @@ class Shared(ByPosition):
         return {spec.name: value for spec, value in zip(outputs, found, strict=True)}
 
     def _once(self, values: list[np.ndarray]) -> list[np.ndarray]:
-        return list(self._engine.run([*values, *self._constants.values()]).values())
+        outputs = self._engine(*values, *self._constants.values())  # arrays that fit are not checked one by one
+        return outputs if isinstance(outputs, list) else [outputs]
 
     def with_constants(self, values: Mapping[Any, np.ndarray]) -> Shared:
         """The same program with other values of some constants of the module, which `op.base.constant` made."""

@@ -72,16 +72,32 @@ def observations(
 
     Raises QuantizationError.
     """
-    found = sites(annotated)
-    qparams = site_qparams(found, ranges, config)
-    calls = {site: call for site, (call, _) in observed_sites(annotated.ir).items()}
-    if loops:
-        calls.update((attributes["site"], call) for call, attributes in observed_in_loops(annotated.ir))
-    return [
-        Observed(site, qparams[site.name], None if site.value is not None else str(calls[site.name].args[0].name))
-        for site in found
-        if site.name in calls
-    ]
+    return Observers(annotated, loops).observations(ranges, config)
+
+
+class Observers:
+    """The sites of a module, for one table of ranges after another."""
+
+    def __init__(self, annotated: QnnModule, loops: bool = False) -> None:
+        """loops: whether those in loops are wanted too"""
+        self._sites = sites(annotated)
+        calls = {site: call for site, (call, _) in observed_sites(annotated.ir).items()}
+        if loops:
+            calls.update((attributes["site"], call) for call, attributes in observed_in_loops(annotated.ir))
+        self._tensors = {
+            site.name: None if site.value is not None else str(calls[site.name].args[0].name)
+            for site in self._sites
+            if site.name in calls
+        }
+
+    def observations(self, ranges: Mapping[str, Range], config: QConfig) -> list[Observed]:
+        """As the function `observations`."""
+        qparams = site_qparams(self._sites, ranges, config)
+        return [
+            Observed(site, qparams[site.name], self._tensors[site.name])
+            for site in self._sites
+            if site.name in self._tensors
+        ]
 
 
 @dataclass(frozen=True)
