@@ -25,7 +25,7 @@ from ..quantize.config import QConfig, replace_fields
 from ..quantize.control import KEEP, control_accuracy
 from ..quantize.dataset import ImageFolder
 from ..quantize.fields import CALIBRATE_MODES
-from ..quantize.judge import Metric
+from ..quantize.judge import DROP_TYPES, Metric
 from ..quantize.report import decibel, search_to_json, to_json, trial_cells, trial_header, write_report
 from ..quantize.stages import Stages, stages
 from ..quantize.table import CalibrationTable
@@ -69,6 +69,7 @@ class _Request:
     min_sqnr: float | None
     metric: str | None
     max_drop: float | None
+    drop_type: str
     keep: str
     work: Path | None
     texts: list[list[int]] | None
@@ -145,6 +146,13 @@ class _Request:
     metavar="X",
     help="By how much --metric may be lower than in float; without it, by how much --perplexity may be higher.",
 )
+@click.option(
+    "--drop-type",
+    type=click.Choice(DROP_TYPES),
+    default="absolute",
+    show_default=True,
+    help="Whether --max-drop is in the metric's units, or a share of the float model's: 0.01 is one percent.",
+)
 @click.option("--validation", type=FILE, help="Data that --min-sqnr is measured on, as --data. Default: --data.")
 @click.option(
     "--keep",
@@ -201,6 +209,7 @@ def quantize(
     min_sqnr: float | None,
     metric: str | None,
     max_drop: float | None,
+    drop_type: str,
     validation: Path | None,
     keep: str,
     work: Path | None,
@@ -247,7 +256,8 @@ def quantize(
         for path in (data, validation)
     )
     measured = None if texts is None else read_texts(texts, tokenizer)
-    request = _Request(source, judged, table, report, report_samples, min_sqnr, metric, max_drop, keep, work, measured)
+    goal = min_sqnr, metric, max_drop, drop_type
+    request = _Request(source, judged, table, report, report_samples, *goal, keep, work, measured)
     _check(request, config)
     library = c_library(emit, output, model, CNames(name, weights, shared), threads or 1, None)
     if library is not None and (report is not None or texts is not None):
@@ -332,6 +342,8 @@ def _check(request: _Request, config: QConfig) -> None:
         raise QuantizationError("--metric and --max-drop belong together: give both, or neither")
     if request.max_drop is not None and request.metric is None and request.texts is None:
         raise QuantizationError("--max-drop belongs together with --metric or --perplexity: give one of them")
+    if request.drop_type != "absolute" and request.max_drop is None:
+        raise QuantizationError("--drop-type says what --max-drop is: give both, or neither")
     if request.searches and request.data is None and not (config.grouped and request.validation is not None):
         raise QuantizationError("a search calibrates on data: give --data")
     if request.data is None and request.table is not None and not request.table.exists():
@@ -358,6 +370,7 @@ def _quantize(
             min_sqnr=request.min_sqnr,
             metric=request.load_metric(),
             max_drop=request.max_drop,
+            drop_type=request.drop_type,
             keep=request.keep,
             work=request.work,
             progress=shown,

@@ -91,6 +91,7 @@ def control_accuracy(
     min_sqnr: float | None = None,
     metric: Metric | None = None,
     max_drop: float | None = None,
+    drop_type: str = "absolute",
     keep: str = "auto",
     samples: int = 64,
     sensitivity_samples: int | None = None,
@@ -109,7 +110,8 @@ def control_accuracy(
               `validation_data`. Those of a model with states form a sequence
     metric:   function of a model, which it calls like an Engine (`model(image)`, `model.run({...})`), that returns a
               number, higher for a better model. With states it is an Engine: `-perplexity(LanguageModel(model), texts)`
-    max_drop: by how much the metric may be lower than that of the float model, in its units
+    max_drop: by how much the metric may be lower than that of the float model, in its units, or with drop_type
+              "relative" as a share of it: 0.01 is one percent
     keep:     where layers go that need more than 8 bits. "int16": 16-bit activations times 8-bit weights; "float32";
               "auto": 16 bits if that is about as good as float. On CPUs with 8-bit dot products float is faster
     sensitivity_samples: batches on which the noise of each tensor, or layer in groups, is measured. None: 4, of small
@@ -124,7 +126,7 @@ def control_accuracy(
 
     Source: NNCF's quantize_with_accuracy_control, whose drop is measured in the same way.
     """
-    goal = Goal(min_sqnr, metric, max_drop)
+    goal = Goal(min_sqnr, metric, max_drop, drop_type)
     goal.check()
     config = resolve_config(config)
     if keep not in KEEP:
@@ -193,16 +195,27 @@ class _State:
 class _Setting:
     """A configuration, and what simulating it with any layers kept needs; all of it is made when first asked for."""
 
-    def __init__(self, name: str, config: QConfig, module: QnnModule, data: Batches) -> None:
+    def __init__(
+        self, name: str, config: QConfig, module: QnnModule, data: Batches, like: _Setting | None = None
+    ) -> None:
+        """like: a setting with the same ranges"""
         self.name, self.config = name, config
-        self._module, self._data = module, data
+        self._module, self._data, self._like = module, data, like
 
     @cached_property
     def _stages(self) -> Stages:
         simulated = replace(self.config, do_simulation=True, partition_conversions="disabled")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", QuantizationWarning)  # the result's own are shown
-            return stages(self._module, None, self._data, simulated)
+            return stages(self._module, None, self._data, simulated, self._known_ranges())
+
+    def _known_ranges(self) -> CalibrationTable | None:
+        """The ranges that calibration has found for the other setting; None if they are not known yet."""
+        if self._like is None or "_stages" not in vars(self._like):
+            return None
+        table = self._like._stages.table
+        same = self._like.config.weight_rounding == self.config.weight_rounding
+        return table if same else replace(table, roundings={})
 
     @cached_property
     def narrow(self) -> dict[str, Observed]:
@@ -418,6 +431,7 @@ class _Search(Search):
         """given: the configuration before "auto" was settled"""
         super().__init__(module, data, judge, few, work, show, config)
         self._data, self._keep, self._given = data, keep, given
+        self._calibrated: dict[str, _Setting] = {}  # what ranges depend on → the first setting with these
         self._simulated: dict[str, list[_State]] = {}  # name of a setting → what was accurate enough
 
     def run(self) -> Controlled:
@@ -487,7 +501,14 @@ class _Search(Search):
         return bool(groups_of(plain.ir["main"]) if field == "equalize" else smoothed_groups(plain))
 
     def _setting(self, name: str, config: QConfig) -> _Setting:
-        return _Setting(name, config, self.module, self._data)
+        if config.bias_correction == "auto":  # biases would come with the table
+            return _Setting(name, config, self.module, self._data)
+        ranges = repr(replace(config, weight_rounding="nearest", bias_correction=False))
+        like = self._calibrated.get(ranges)
+        new = _Setting(name, config, self.module, self._data, like)
+        if like is None:
+            self._calibrated[ranges] = new
+        return new
 
     # ---- trials
 

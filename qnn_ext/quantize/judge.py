@@ -18,17 +18,22 @@ from .engines import Runner, engine_of
 from .shards import batch_named
 
 Metric = Callable[[Runner], float]
+DROP_TYPES = ("absolute", "relative")
 
 _SHOWN = 80  # characters of what a metric returned
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is requested: outputs with `min_sqnr` dB, or a metric that drops by at most `max_drop`, or both."""
+    """What is requested: outputs with `min_sqnr` dB, or a metric that drops by at most `max_drop`, or both.
+
+    drop_type: "absolute": max_drop is in the metric's units; "relative": a share of the float model's metric
+    """
 
     min_sqnr: float | None = None
     metric: Metric | None = None
     max_drop: float | None = None
+    drop_type: str = "absolute"
 
     def check(self) -> None:
         """Raises QuantizationError unless something sensible is requested."""
@@ -48,11 +53,18 @@ class Goal:
                 f"max_drop must be at least 0, found {self.max_drop!r}: by how much the metric may fall. If lower is "
                 "better, as for an error, let metric return its negative"
             )
+        if self.drop_type not in DROP_TYPES:
+            raise QuantizationError(f"drop_type must be 'absolute' or 'relative', found {self.drop_type!r}")
+        if self.drop_type == "relative" and (self.max_drop is None or self.max_drop > 1):
+            raise QuantizationError(
+                "drop_type='relative' needs a max_drop between 0 and 1, a share of the float model's metric, found "
+                f"{self.max_drop!r}: 0.01 is one percent"
+            )
 
     def _remedy(self, name: str, value: Any) -> str:
         if name != "max_drop" or not isinstance(value, str) or "%" not in value:
             return ""
-        return ": it is in units of the metric. For a share of the float model's, give that share times its metric"
+        return ": for a share of the float model's metric, give drop_type='relative' and max_drop=0.01 for one percent"
 
     def reached(self, sqnr: float, metric: float | None, reference: float | None) -> bool:
         """Whether these figures are good enough; reference: the float model's metric."""
@@ -60,13 +72,16 @@ class Goal:
             return False
         if self.max_drop is None:
             return True
-        return metric is not None and reference is not None and bool(metric >= reference - self.max_drop)
+        if metric is None or reference is None:
+            return False
+        return bool(metric >= reference - self.max_drop * (abs(reference) if self.drop_type == "relative" else 1))
 
     def described(self, reference: float | None) -> str:
         """The goal in words."""
         parts = [] if self.min_sqnr is None else [f"SQNR of at least {self.min_sqnr:g} dB"]
         if self.max_drop is not None:
-            parts.append(f"metric of at least {reference:.6g} − {self.max_drop:g}")
+            drop = f"{100 * self.max_drop:g} %" if self.drop_type == "relative" else f"{self.max_drop:g}"
+            parts.append(f"metric of at least {reference:.6g} − {drop}")
         return " and ".join(parts)
 
 

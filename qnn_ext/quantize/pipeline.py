@@ -28,6 +28,7 @@ def quantize(
     min_sqnr: float | None = None,
     metric: Metric | None = None,
     max_drop: float | None = None,
+    drop_type: str = "absolute",
     work: str | os.PathLike | None = None,
 ) -> QnnModule:
     """Quantize a float model into one that computes with integers.
@@ -42,7 +43,8 @@ def quantize(
     With a goal, settings and layers in 16 bits or float are searched until the model is accurate enough:
     validation_data: what accuracy is measured on, as `dataset`; None: the data that calibrate
     min_sqnr: required signal-to-noise ratio of every output, in dB
-    metric, max_drop: function of a model, higher for a better one, and by how much it may be lower than in float
+    metric, max_drop: function of a model, higher for a better one, and by how much it may be lower than in float, in
+              its units, or with drop_type "relative" as a share: 0.01 is one percent
     work:     folder that keeps each measurement, so that an interrupted search goes on
     `control_accuracy` has more options and also returns what was tried.
 
@@ -55,6 +57,8 @@ def quantize(
             raise QuantizationError("work keeps the measurements of a search: give min_sqnr, or metric with max_drop")
         if validation_data is not None:
             raise QuantizationError("validation_data are for a search: give min_sqnr, or metric with max_drop")
+        if drop_type != "absolute":
+            raise QuantizationError("drop_type says what max_drop is: give metric with max_drop")
         return stages(mod, params, dataset, config, table, progress).result
     if table is not None:
         raise QuantizationError("a search for accuracy calibrates for itself: give a dataset instead of a table")
@@ -67,6 +71,7 @@ def quantize(
         min_sqnr=min_sqnr,
         metric=metric,
         max_drop=max_drop,
+        drop_type=drop_type,
         work=work,
         progress=progress,
     )

@@ -86,6 +86,7 @@ def test_a_required_accuracy(as_json, cli, tmp_path):
     arguments = ["--data", CALIBRATION, "--min-sqnr", 30, "--work", tmp_path / "trials", "--threads", 1]
     (tmp_path / "task.py").write_text("def score(model):\n    model.reset_state()\n    return 0.5\n")
     arguments += ["--metric", tmp_path / "task.py:score", "--max-drop", 0, "--validation", CALIBRATION]
+    arguments += ["--drop-type", "relative"]
     output = ["-o", tmp_path / "digits.qnn", *(["--json"] if as_json else [])]
     code, out, _ = cli("quantize", MODEL, *arguments, *output)
     assert code == 0 and (tmp_path / "trials" / "trials.jsonl").exists()
@@ -140,6 +141,7 @@ def test_mistakes(fails, tmp_path):
     assert "a search calibrates on data" in fails("quantize", MODEL, "--min-sqnr", 30)
     given = ["quantize", MODEL, "--data", CALIBRATION]
     assert "belong together" in fails(*given, "--metric", "task:score")
+    assert "--drop-type says what --max-drop is" in fails(*given, "--drop-type", "relative")
     assert "--validation, --keep and --work are for a search" in fails(*given, "--validation", CALIBRATION)
     assert "cannot be imported" in fails(*given, "--metric", tmp_path / "none.py:score", "--max-drop", 1)
     assert "nbit_weight must be" in fails("quantize", MODEL, "--set", "nbit_weight=40")

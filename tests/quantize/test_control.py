@@ -17,6 +17,7 @@ from qnn_ext.quantize import QConfig, annotate, control, control_accuracy, quant
 from qnn_ext.quantize.alternatives import SEEN, Choice
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.engines import shared_engines
+from qnn_ext.quantize.judge import Goal
 from qnn_ext.quantize.trials import JOURNAL
 
 from .networks import float_module, recurrent_module, run_sequence
@@ -25,6 +26,7 @@ from .residual import residual_network
 RNG = np.random.default_rng(9)
 DATA = RNG.normal(size=(6, 4, 6, 6)).astype(np.float32)
 DATA[:, 1] *= 30  # the first layer reads channels of very different ranges
+START = RNG.bit_generator.state
 
 FIXED = QConfig(calibrate_mode="minmax", target="x86-64")
 
@@ -151,6 +153,25 @@ def test_settings_come_before_layers(module):
     assert found.config.equalize and not found.config.overrides
 
 
+def test_settings_with_the_same_ranges_are_calibrated_once(module, monkeypatch):
+    """Weights rounded in other ways, and corrected biases, have the ranges that the first setting has found."""
+    monkeypatch.setattr(control, "_SETTINGS", (("weight_rounding", ("gptq", "adaround")), ("bias_correction", (True,))))
+    with_tables = sys.modules["qnn_ext.quantize.stages"]
+    calibrate, count = with_tables.calibrate, []
+    monkeypatch.setattr(with_tables, "calibrate", lambda *given: count.append(given) or calibrate(*given))
+    config = QConfig(target="x86-64", balance=False, equalize=False, smooth=None)
+
+    def figures():
+        with pytest.raises(AccuracyError) as caught:
+            search(module, config, min_sqnr=400, keep="int16")
+        return [(trial.setting, trial.sqnr, trial.in_16_bits) for trial in caught.value.report.trials]
+
+    found, before = figures(), len(count)
+    assert before == 1 and sum(not layers for _, _, layers in found) == 4
+    monkeypatch.setattr(control._Setting, "_known_ranges", lambda self: None)
+    assert figures() == found and len(count) == before + 4
+
+
 def test_filters_of_a_spectrum_are_tried_in_8_and_16_bits():
     """They are most of a network's multiply-accumulates, and in float by default. The power behind them stays there."""
     rng = np.random.default_rng(3)
@@ -259,6 +280,22 @@ def test_a_trial_that_is_infinitely_good_is_no_answer(module):
         search(module, metric=lambda model: next(values), max_drop=0.5)
 
 
+@pytest.mark.parametrize("reference", [20.0, -20.0], ids=["accuracy", "an error's negative"])
+def test_a_drop_may_be_a_share_of_the_float_models_metric(reference):
+    goal = Goal(metric=len, max_drop=0.01, drop_type="relative")
+    assert goal.reached(np.inf, reference - 0.19, reference) and not goal.reached(np.inf, reference - 0.21, reference)
+    assert goal.described(reference) == f"metric of at least {reference:g} − 1 %"
+
+
+def test_a_search_for_a_relative_drop(module):
+    values = itertools.chain([200.0], itertools.repeat(199.0))
+    goal = {"metric": lambda model: next(values), "max_drop": 0.01}
+    assert search(module, **goal, drop_type="relative").report.chosen.share == 1
+    values = itertools.chain([200.0], itertools.repeat(199.0))
+    with pytest.raises(AccuracyError, match=r"metric of at least 200 − 0\.01;"):
+        search(module, **goal)
+
+
 def test_a_metric_may_be_an_array_of_one_element(module):
     assert search(module, metric=lambda model: np.ones((1,)), max_drop=0).report.reference == 1.0
 
@@ -360,8 +397,11 @@ def test_states_start_anew_for_each_trial():
             "must return a number, higher for a better model, found '0.5'",
         ),
         ({"metric": lambda model: [0.0] * 99, "max_drop": 1}, r"found \[0.0, 0.0, .* …: return"),
-        ({"metric": len, "max_drop": "1 %"}, "max_drop must be a number, found '1 %': it is in units of the metric"),
+        ({"metric": len, "max_drop": "1 %"}, "max_drop must be a number, found '1 %': .* give drop_type='relative'"),
         ({"metric": len, "max_drop": -1}, "If lower is better, as for an error, let metric return its negative"),
+        ({"metric": len, "max_drop": 1, "drop_type": "percent"}, "must be 'absolute' or 'relative', found 'percent'"),
+        ({"metric": len, "max_drop": 5, "drop_type": "relative"}, "max_drop between 0 and 1, .* found 5: 0.01 is one"),
+        ({"min_sqnr": 30, "drop_type": "relative"}, "needs a max_drop between 0 and 1"),
     ],
 )
 def test_mistakes(module, arguments, message):
@@ -374,6 +414,8 @@ def test_mistakes_of_quantize(module):
         quantize(module, dataset=DATA, work="folder")
     with pytest.raises(QuantizationError, match="validation_data are for a search"):
         quantize(module, dataset=DATA, validation_data=DATA)
+    with pytest.raises(QuantizationError, match="drop_type says what max_drop is"):
+        quantize(module, dataset=DATA, drop_type="relative")
     with pytest.raises(QuantizationError, match="a search for accuracy calibrates for itself"):
         quantize(module, dataset=DATA, table="ranges.json", min_sqnr=3)
 
