@@ -320,13 +320,13 @@ def test_perplexity_of_a_small_llama_compiled(llama):
 
 
 @pytest.mark.skipif(not CHECKPOINT.is_file(), reason="needs the checkpoint of TinyStories with 260,000 parameters")
-def test_head_and_embedding_of_a_trained_model_compiled(llama):
+def test_head_and_embedding_of_a_trained_model_compiled(llama, tmp_path):
     """4 bits for them alone: the head costs more than the embedding, and is the one that gets 8."""
     module = exported(llama.read_llama2c(CHECKPOINT))
     text = [1, 403, 407, 261, 378, 277, 336, 394]
     config = QConfig(weight_only=True, nbit_weight=4, embeddings=True, overrides={"blocks_*": {"precision": "float32"}})
-    both = search(module, config, steps([text]), min_sqnr=1).report.chosen.sqnr
-    found = search(module, config, steps([text]), min_sqnr=both + 3)
+    both = search(module, config, steps([text]), min_sqnr=1, work=tmp_path).report.chosen.sqnr
+    found = search(module, config, steps([text]), min_sqnr=both + 3, work=tmp_path)
     head, embedding = (next(name for name in found.report.noise if name.startswith(start)) for start in ("head", "emb"))
     noise = found.report.noise
     assert noise[head][4] > 1.5 * noise[embedding][4] and all(found[8] < found[4] / 50 for found in noise.values())
