@@ -239,6 +239,7 @@ class _Outputs:
         values = {
             known: value
             for name, constants in self._constants.items()
+            if name in observed  # others are in loops
             for known, value in zip(constants, settings_of(observed[name], on), strict=True)
         }
         engine = self._engine.with_constants(values)

@@ -38,7 +38,7 @@ from .choose import affordable
 from .config import QConfig, resolve_config
 from .control_groups import GroupSearch
 from .dataset import Batches, batches
-from .engines import engine_of, shared_engines
+from .engines import Runner, Shared, engine_of, shared_engine_of, shared_engines
 from .judge import Goal, Judge, Metric
 from .readers import OwnReaders, with_own_readers
 from .rescale import can_balance, settled
@@ -59,7 +59,7 @@ from .smooth import smoothed_groups
 from .stages import Stages, float_module, folded, stages
 from .switchable import Observed, observations
 from .table import CalibrationTable
-from .tentative import tentative
+from .tentative import settings_of, tentative
 from .trials import Trial
 
 KEEP = ("auto", "int16", "float32")
@@ -289,6 +289,22 @@ class _Setting:
         """The float model with one site quantized."""
         return self._simulated({site: self.narrow[site]}, {name: read for name, (read, _) in self._own.sites.items()})
 
+    def alone_runner(self, site: str) -> Runner:
+        """What runs `alone`. All sites but a few share a module, and differ in values of its constants."""
+        runner, constants = self._exact_runner
+        names = [site, *(name for name, (read, _) in self._own.sites.items() if read == site)]
+        if site in self.layers.squared or not all(runner.knows(constants.get(name, [None])) for name in names):
+            return engine_of(self.alone(site), stepped=True)
+        settings = settings_of(self.narrow[site])
+        values = {one: value for name in names for one, value in zip(constants[name], settings, strict=True)}
+        return runner.with_constants(values)
+
+    @cached_property
+    def _exact_runner(self) -> tuple[Shared, dict[str, list[Any]]]:
+        """What runs the simulation with nothing quantized, and the constants of each site."""
+        constants: dict[str, list[Any]] = {}
+        return shared_engine_of(tentative(self._own.module, {}, self.exact, constants=constants)), constants
+
     def _simulated(self, quantized: Mapping[str, Observed], own: Mapping[str, str]) -> QnnModule:
         """own: sites of single readers that are quantized as this site is, if it is."""
         read = {name: quantized[site] for name, site in own.items() if site in quantized}
@@ -308,6 +324,10 @@ class _Layers:
         """direct: the sites that a layer in float reads before they are rounded for others: (site, layer)"""
         self._direct = direct
         self._owner = {name: one.site.layer for name, one in observed.items()}
+        # sites that are both factors of a product: quantized, it has an accumulator, and its bias is rounded
+        self.squared = {
+            site for layer in found if len(layer.sites) == 1 and "matmul" in layer.operator for site in layer.sites
+        }
         self._weights = {name for name, one in observed.items() if one.site.value is not None}
         self.reads: dict[str, set[str]] = {layer.name: set(layer.sites) for layer in found}
         for site, layer in self._owner.items():
@@ -590,7 +610,7 @@ class _Search(Search):
             self.show(f"{setting.name}: noise of tensor {number + 1} of {len(setting.narrow)}")
 
             def measure(site: str = site) -> dict[str, Any]:
-                return {"noise": self.judge.noise(engine_of(setting.alone(site), stepped=True), self.few)}
+                return {"noise": self.judge.noise(setting.alone_runner(site), self.few)}
 
             value, _ = self.journal.value(["noise", repr(setting.config), site], measure)
             found[site] = float(value["noise"])

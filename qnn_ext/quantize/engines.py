@@ -7,7 +7,7 @@ time that a small network takes to be quantized, compiling is most.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -103,6 +103,10 @@ class Shared(ByPosition):
     def _once(self, values: list[np.ndarray]) -> list[np.ndarray]:
         outputs = self._engine(*values, *self._constants.values())  # arrays that fit are not checked one by one
         return outputs if isinstance(outputs, list) else [outputs]
+
+    def knows(self, constants: Iterable[Any]) -> bool:
+        """Whether these are constants whose values can be others: not those inside loops."""
+        return all(known in self._constants for known in constants)
 
     def with_constants(self, values: Mapping[Any, np.ndarray]) -> Shared:
         """The same program with other values of some constants of the module, which `op.base.constant` made."""

@@ -34,7 +34,7 @@ def tentative(
 
     exact:     the values of weights that are not quantized, if `annotated` has rounded ones
     marked:    whether observers stay, each on its tensor before that is quantized
-    constants: gets those of each quantized site, whose values are its `settings_of`
+    constants: gets those of each site, whose values are its `settings_of` if it is quantized
 
     An activation x becomes scale · clip(rint(x / scale), low − zero point, high − zero point) in float32, and a bias
     behind a product of quantized tensors a multiple of its accumulator's unit, as in integers: an error of a hundredth
@@ -75,19 +75,24 @@ class _Tentative:
         site = str(call_attributes(call)["site"])
         found = self._quantized.get(site)
         if site in self._exact and found is None:
-            return constant(self._exact[site])
+            exact = constant(self._exact[site])
+            self._note(site, [exact])
+            return exact
         data = call.args[0]
         made: list[Any] = []
         observed = emit(call) if self._marked and isinstance(data, relax.Var) else data
         result = _value(observed, found, emit, made)
+        self._note(site, made)
         if found is None:
             return result
-        if self._constants is not None and made:
-            self._constants[site] = made
         if isinstance(result, relax.Call):
             result = emit(result)
         accumulators.quantized[result] = found.qparams
         return result
+
+    def _note(self, site: str, made: list[Any]) -> None:
+        if self._constants is not None and made:
+            self._constants[site] = made
 
     def _bias(self, call: relax.Call, accumulators: Accumulators) -> relax.Expr | None:
         """With a constant of its own, rounded or not, so that both are one program."""
@@ -120,7 +125,7 @@ def _value(x: Any, found: Observed | None, emit: Emit, made: list[Any]) -> Any:
         return setting(*settings_of(found))
     value = constant_value(x)
     if value is not None:
-        return constant(value)  # of this site alone, as quantized ones are: layers may share a weight
+        return setting(value)  # of this site alone, as quantized ones are: layers may share a weight
     if not shape_of(x):
         return x
     off = [np.full(1, value, np.float32) for value in (1, 0, 0, False)]

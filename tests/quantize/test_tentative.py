@@ -5,10 +5,11 @@ import pytest
 from tvm import relax
 
 from qnn_ext.op.base import constant
-from qnn_ext.quantize import QConfig, batches
+from qnn_ext.quantize import QConfig, batches, control
 from qnn_ext.quantize.control import _Setting, _State
-from qnn_ext.quantize.engines import shared_engines
+from qnn_ext.quantize.engines import engine_of, shared_engines
 from qnn_ext.quantize.stages import stages
+from qnn_ext.quantize.tentative import tentative
 
 from .networks import float_module
 from .residual import DATA, error, results
@@ -78,3 +79,19 @@ def test_all_states_are_one_program(module, monkeypatch):
             engines.engine_of(setting.module(state))
         engines.engine_of(setting.alone(next(iter(setting.narrow))))
     assert len(compiled) == 1
+
+
+def test_sites_alone_are_constants_of_one_module(module, monkeypatch):
+    """The same results as those of a module for each site, made once."""
+    setting = _Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
+    with shared_engines():
+        expected = [engine_of(setting.alone(site)).run([DATA[:1]]) for site in setting.narrow]
+        exact = engine_of(module).run([DATA[:1]])
+        made = []
+        monkeypatch.setattr(control, "tentative", lambda *given, **more: made.append(1) or tentative(*given, **more))
+        found = [setting.alone_runner(site).run([DATA[:1]]) for site in setting.narrow]
+    assert len(made) == 1 and len(expected) > 5
+    for one, other in zip(found, expected, strict=True):
+        for name, value in one.items():
+            np.testing.assert_array_equal(value, other[name])
+            assert not np.array_equal(value, exact[name])
