@@ -24,11 +24,19 @@ NOT_BALANCED = QConfig(balance=False)
 NEITHER = QConfig(balance=False, equalize=False, smooth=None)
 
 
-def depthwise(spread):
-    """conv → relu → depthwise → relu → conv, whose channels in between have these scales."""
+def depthwise(spread, alike=False):
+    """conv → relu → depthwise → relu → conv, whose channels in between have these scales. alike: and but for these the
+    same weights"""
     first, middle, last = (
         RNG.normal(size=shape) for shape in ((CHANNELS, 3, 3, 3), (CHANNELS, 1, 3, 3), (5, CHANNELS, 1, 1))
     )
+
+    if alike:
+        first, middle, last = (
+            first[:1].repeat(CHANNELS, 0),
+            middle[:1].repeat(CHANNELS, 0),
+            last[:, :1].repeat(CHANNELS, 1),
+        )
 
     def body(emit, x):
         column = spread.reshape(-1, 1, 1, 1)
@@ -77,7 +85,7 @@ def test_channels_that_differ_are_rescaled(network, config, tmp_path):
 
 
 def test_equal_channels_stay():
-    module = depthwise(np.ones(CHANNELS))
+    module = depthwise(np.ones(CHANNELS), alike=True)
     done = stages(module, dataset=DATA, config=NOT_BALANCED)
     assert done.table == stages(module, dataset=DATA, config=NEITHER).table and not done.table.scales
 
