@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from . import eigen, xnnpack
 from .elementary import Arithmetic, Value, guarded_exp
 
 _LOG2_E = 1.4426950408889634
@@ -154,10 +153,7 @@ def gelu_tanh(x: Value, on: Arithmetic) -> Value:
     return on.shared(x, product)
 
 
-_OWN = (exp, erf, tanh, logistic, gelu, gelu_tanh, gru_tanh, gru_logistic)
-FUNCTIONS = {one.__name__: one for one in (*_OWN, *eigen.FUNCTIONS, *xnnpack.FUNCTIONS)}
-"""Those of one number, by name, with those that ONNX Runtime leaves to Eigen, and XNNPACK's."""
-
+FUNCTIONS = (exp, erf, tanh, logistic, gelu, gelu_tanh, gru_tanh, gru_logistic)
 
 _PRODUCTS = 256  # of a block where the second matrix is constant, and stored in MLAS's order
 LINE = 128

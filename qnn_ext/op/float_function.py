@@ -6,20 +6,21 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
-from ..numerics import elementary, mlas
+from ..numerics import elementary
+from ..numerics.float_functions import FUNCTIONS
 from .base import Shape, TensorInfo, check_dtype, define, export_to_script
 from .traits import Kind, Traits
 
 
 def _infer(data: TensorInfo, *, function: str) -> tuple[Shape, str]:
     check_dtype(data, "float32")
-    if function not in mlas.FUNCTIONS:
-        raise ShapeError(f"function must be one of {', '.join(mlas.FUNCTIONS)}, found {function!r}")
+    if function not in FUNCTIONS:
+        raise ShapeError(f"function must be one of {', '.join(FUNCTIONS)}, found {function!r}")
     return data.shape, "float32"
 
 
 def _reference(data: np.ndarray, *, function: str) -> np.ndarray:
-    return elementary.on_arrays(mlas.FUNCTIONS[function], data)
+    return elementary.on_arrays(FUNCTIONS[function], data)
 
 
 TRAITS = Traits(Kind.POINTWISE, cheap=False, quantizable=True)
@@ -32,9 +33,9 @@ def float_function(data: relax.Expr, function: str) -> relax.Call:
 
     data:     float32
     function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), "gelu_tanh",
-              "gru_tanh", "gru_logistic",
-              "softplus", "log", "vector_exp", e^x by Eigen, "sin" or "cos", for |x| below `numerics.eigen.LARGEST`, or
-              "xnnpack_" with "sigmoid", "tanh", "gelu", "gelu_tanh", "exp", "log", "sin", "cos" or "elu"
+              "gru_tanh" and "gru_logistic", those of GRU's gates, "softplus", "log", "vector_exp", e^x by Eigen, "sin"
+              or "cos", for |x| below `numerics.eigen.LARGEST`, or "xnnpack_" with "sigmoid", "tanh", "gelu",
+              "gelu_tanh", "exp", "log", "sin", "cos" or "elu"
 
     The absolute error of logistic is below 2⁻²³; that of relax.sigmoid is relative. Raises ShapeError. Source: ONNX
     Runtime's MLAS, on CPUs with fused multiply-add; Eigen; XNNPACK.

@@ -15,7 +15,8 @@ import numpy as np
 from tvm import te, tirx
 
 from ...errors import UnsupportedOperatorError
-from ...numerics import bfloat16, elementary, fixed_point, float8, float_multiplier, mlas, piecewise, tir
+from ...numerics import bfloat16, elementary, fixed_point, float8, float_multiplier, piecewise, tir
+from ...numerics.float_functions import FUNCTIONS
 from ...numerics.multiplier import FixedPoint
 from ...numerics.multiply import FITS, ROUNDS, multiplied
 from ...numerics.quotient import BOUND, bounded_quotient
@@ -473,7 +474,7 @@ def _fma(stage: Stage, a: Operand, b: Operand, c: Operand) -> Expr:
 
 @rule("qnn.float_function")
 def _float_function(stage: Stage, data: Operand, *, function: str) -> Expr:
-    return mlas.FUNCTIONS[function](stage.read(data), elementary.TIR)
+    return FUNCTIONS[function](stage.read(data), elementary.TIR)
 
 
 @rule("qnn.bfloat16")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from qnn_ext.numerics import elementary, mlas
+from qnn_ext.numerics import elementary, float_functions
 
 from .test_elementary import CPUS, FUNCTIONS, data, evaluate
 
@@ -28,26 +28,28 @@ ENDS |= {"xnnpack_exp": (0, math.inf), "xnnpack_log": (math.nan, math.inf), "xnn
 
 
 @pytest.mark.parametrize("cpu", dict.fromkeys(CPUS))
-@pytest.mark.parametrize("name", mlas.FUNCTIONS)
+@pytest.mark.parametrize("name", float_functions.FUNCTIONS)
 def test_numpy_and_tir_are_equal(rng, name, cpu):
     x = np.concatenate([data(rng), np.resize(np.float32([18, -18, 9, -9, 0.921875, 3.925]), 16)])
-    expected = elementary.on_arrays(mlas.FUNCTIONS[name], x)
-    np.testing.assert_array_equal(evaluate(mlas.FUNCTIONS[name], x, cpu).view(np.int32), expected.view(np.int32))
+    expected = elementary.on_arrays(float_functions.FUNCTIONS[name], x)
+    np.testing.assert_array_equal(
+        evaluate(float_functions.FUNCTIONS[name], x, cpu).view(np.int32), expected.view(np.int32)
+    )
 
 
 @pytest.mark.parametrize("name, ends", ENDS.items())
 def test_infinities_and_nan(name, ends):
-    x, function = np.resize(np.float32([-math.inf, math.inf, math.nan]), 16), mlas.FUNCTIONS[name]
+    x, function = np.resize(np.float32([-math.inf, math.inf, math.nan]), 16), float_functions.FUNCTIONS[name]
     expected = np.resize(np.float32([*ends, math.nan]), 16)
     np.testing.assert_allclose(elementary.on_arrays(function, x), expected, rtol=2e-7)
     np.testing.assert_array_equal(evaluate(function, x, CPUS[0]), elementary.on_arrays(function, x))
 
 
-@pytest.mark.parametrize("name", mlas.FUNCTIONS)
+@pytest.mark.parametrize("name", float_functions.FUNCTIONS)
 def test_close_to_the_function(rng, name):
     x = data(rng)
     x = x[(np.abs(x) < 80) & ((x > 0) | (not name.endswith("log")))]
-    actual = elementary.on_arrays(mlas.FUNCTIONS[name], x).astype(np.float64)
+    actual = elementary.on_arrays(float_functions.FUNCTIONS[name], x).astype(np.float64)
     expected = TRUE[name](x.astype(np.float64))
     # 1 + erf and 1 + tanh cancel on the negative side of the activations
     scale = np.maximum(np.abs(x), np.abs(expected)) if "gelu" in name else np.abs(expected)

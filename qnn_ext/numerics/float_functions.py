@@ -1,0 +1,8 @@
+"""The functions of one float32 that have a framework's bits, by name: ONNX Runtime's, some of which are MLAS's and some
+Eigen's, and XNNPACK's."""
+
+from __future__ import annotations
+
+from . import eigen, mlas, xnnpack
+
+FUNCTIONS = {one.__name__: one for one in (*mlas.FUNCTIONS, *eigen.FUNCTIONS, *xnnpack.FUNCTIONS)}
