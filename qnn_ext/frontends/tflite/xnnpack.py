@@ -203,7 +203,8 @@ def _is_narrow(weights: Tensor, axis: int) -> bool:
 
 
 def _transpose_conv(node: _Node) -> bool:
-    return _is_constant(node.input(0)) and _weighted(2, 1, 3, needs_bias=False, axis=0)(node)
+    of_floats = _floats(node, 1, 2) and _is_constant(node.input(1))
+    return _is_constant(node.input(0)) and (of_floats or _weighted(2, 1, 3, needs_bias=False, axis=0)(node))
 
 
 def _batch_matmul(node: _Node) -> bool:

@@ -27,6 +27,18 @@ def check(graph, output, *arrays, tolerance=0.0, built=False):
     np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance)
 
 
+def check_all(graph, outputs, data):
+    """All bits of several results of a built engine."""
+    from tests.conformance.tflite_models.runner import invoke
+
+    graph.packed.outputs = outputs
+    content = graph.build()
+    (expected,) = invoke(content, [[data]], "default", False)
+    found = qnn_ext.build(qnn_ext.from_tflite(content)).run([data]).values()
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def quantized_too(graph):
     """Make it a quantized model, whose floats have XNNPACK's bits."""
     graph.const(np.ones((1, 1), np.int8), q=Q(0.01, 0))
@@ -190,8 +202,6 @@ CONV = {"dilationHFactor": 1, "dilationWFactor": 1, "padding": "SAME"}
 def test_float_products_of_dynamically_quantized_models(rng, name, depth, weights, stride):
     """XNNPACK's sums start at the bias; those of depthwise convolutions go through the taps column by column,
     up to 25 of them."""
-    from tests.conformance.tflite_models.runner import invoke
-
     graph, shape = Graph(), (2, 9, 8, depth)
     units = weights[-1] if name.startswith("DEPTH") else weights[0]
     x = graph.input(shape, "float32")
@@ -205,19 +215,42 @@ def test_float_products_of_dynamically_quantized_models(rng, name, depth, weight
     quantized = graph.const(rng.integers(-127, 128, (4, units)).astype(np.int8), q=Q(0.01, 0))
     result = graph.tensor((2, *size, 4), "float32")
     graph.op("FULLY_CONNECTED", [product, quantized], [result], act="none", keepNumDims=True)
-    graph.packed.outputs = [product, result]
-    content, data = graph.build(), rng.normal(0, 1, shape).astype(np.float32)
-    (expected,) = invoke(content, [[data]], "default", False)
-    found = qnn_ext.build(qnn_ext.from_tflite(content)).run([data]).values()
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_all(graph, [product, result], rng.normal(0, 1, shape).astype(np.float32))
+
+
+@needs_fma
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "kernel, strides, padding, depth",
+    [
+        ((3, 3), (2, 2), "SAME", 8),
+        ((4, 4), (2, 2), "VALID", 37),
+        ((5, 3), (2, 1), "SAME", 1),
+        ((1, 3), (1, 1), "VALID", 5),
+        ((2, 2), (2, 2), "SAME", 16),
+    ],
+)
+def test_transposed_convolutions_of_dynamically_quantized_models(rng, kernel, strides, padding, depth, bias):
+    """XNNPACK adds the taps in the order of the weights, from the bias on."""
+    graph, shape, units = Graph(), (2, 5, 6, depth), 4
+    x = graph.input(shape, "float32")
+    size = [
+        extent * stride if padding == "SAME" else (extent - 1) * stride + taps
+        for extent, stride, taps in zip(shape[1:3], strides, kernel, strict=True)
+    ]
+    product, result = (graph.tensor((2, *size, units), "float32") for _ in range(2))
+    parts = [rng.normal(0, 1, part).astype(np.float32) for part in ((units, *kernel, depth), (units,))]
+    weight, *biases = map(graph.const, parts if bias else parts[:1])
+    inputs = [graph.const(np.int32([2, *size, units])), weight, x, *biases]
+    graph.op("TRANSPOSE_CONV", inputs, [product], padding=padding, strideH=strides[0], strideW=strides[1])
+    quantized = graph.const(rng.integers(-127, 128, (units, units)).astype(np.int8), q=Q(0.01, 0))
+    graph.op("FULLY_CONNECTED", [product, quantized], [result], act="none", keepNumDims=True)
+    check_all(graph, [product, result], rng.normal(0, 1, shape).astype(np.float32))
 
 
 @needs_fma
 def test_weight_only_products_whose_results_are_quantized(rng):
     """XNNPACK multiplies by weights that it has dequantized before."""
-    from tests.conformance.tflite_models.runner import invoke
-
     graph = Graph()
     x, product = graph.input((3, 40), "float32"), graph.tensor((3, 20), "float32")
     weights = graph.const(rng.integers(-127, 128, (20, 40)).astype(np.int8), q=Q(0.013, 0))
@@ -226,12 +259,7 @@ def test_weight_only_products_whose_results_are_quantized(rng):
     bias = graph.const(rng.normal(0, 1, 20).astype(np.float32))
     graph.op("FULLY_CONNECTED", [x, floats, bias], [product], act="none", keepNumDims=True)
     graph.op("QUANTIZE", [product], [result])
-    graph.packed.outputs = [product, result]
-    content, data = graph.build(), rng.normal(0, 1, (3, 40)).astype(np.float32)
-    (expected,) = invoke(content, [[data]], "default", False)
-    found = qnn_ext.build(qnn_ext.from_tflite(content)).run([data]).values()
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    check_all(graph, [product, result], rng.normal(0, 1, (3, 40)).astype(np.float32))
 
 
 def test_sums_of_int16(rng):

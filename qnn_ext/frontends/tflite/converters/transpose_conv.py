@@ -15,7 +15,7 @@ import numpy as np
 from tvm import relax
 
 from ....numerics.phases import phase_weight, tap_counts
-from ....op.base import constant
+from ....op.base import constant, constant_value
 from ....qparams import QParams
 from ..node import Node, shape_of
 from ..registry import converter
@@ -179,13 +179,40 @@ def _convolve(
     if bias is not None and repeats > 1:
         bias = node.emit(relax.op.tile(bias, (repeats,)))
     if kind == "float":
-        return finish_float(node, float_convolution(data, kernel, geometry), bias)
+        return _float_convolution(node, data, kernel, bias, padding)
     qparams = _repeated(weight_qparams(node, operands.weight, 0), convolution.channels, repeats)
     if kind == "hybrid":
         return hybrid_convolution(node, data, kernel, qparams, bias, geometry, asymmetric=True)
     source = node.qparams(operands.data)
     dtype = accumulator_dtype(node, source.dtype, operands.bias)
     return integer_convolution(node, (data, source), (kernel, qparams), bias, geometry, dtype, convolution.rounding)
+
+
+def _float_convolution(
+    node: Node, data: relax.Expr, kernel: relax.Expr, bias: relax.Expr | None, padding: tuple[int, int, int, int]
+) -> relax.Expr:
+    """XNNPACK adds the taps in the order of the weights, which `phase_weight` has turned round: so the image is turned
+    round as well."""
+    turned = [axis for axis in (1, 2) if shape_of(kernel)[axis] > 1] if node.follows_xnnpack else []
+    top, left, bottom, right = padding
+    if 1 in turned:
+        top, bottom = bottom, top
+    if 2 in turned:
+        left, right = right, left
+    product = float_convolution(
+        _turned(node, data, turned), _turned(node, kernel, turned), Geometry(padding=(top, left, bottom, right))
+    )
+    return _turned(node, finish_float(node, product, bias), turned)
+
+
+def _turned(node: Node, value: relax.Expr, axes: list[int]) -> relax.Expr:
+    """The value with these axes in the opposite order."""
+    known = constant_value(value)
+    if known is not None:
+        return constant(np.ascontiguousarray(np.flip(known, tuple(axes))))
+    for axis in axes:
+        value = relax.op.flip(node.emit(value), axis)
+    return value
 
 
 def _repeated(qparams: QParams, channels: slice, repeats: int) -> QParams:
