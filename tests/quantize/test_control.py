@@ -13,7 +13,7 @@ from tvm import relax
 import qnn_ext
 from qnn_ext.errors import AccuracyError, QuantizationError, QuantizationWarning
 from qnn_ext.interpreter import Interpreter
-from qnn_ext.quantize import QConfig, annotate, control, control_accuracy, quantize, sites
+from qnn_ext.quantize import QConfig, annotate, control, control_accuracy, control_settings, quantize, sites
 from qnn_ext.quantize.alternatives import SEEN, Choice
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.engines import shared_engines
@@ -168,7 +168,7 @@ def test_settings_with_the_same_ranges_are_calibrated_once(module, monkeypatch):
 
     found, before = figures(), len(count)
     assert before == 1 and sum(not layers for _, _, layers in found) == 4
-    monkeypatch.setattr(control._Setting, "_known_ranges", lambda self: None)
+    monkeypatch.setattr(control_settings.Setting, "_known_ranges", lambda self: None)
     assert figures() == found and len(count) == before + 4
 
 

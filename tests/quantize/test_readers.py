@@ -6,7 +6,7 @@ from tvm import relax
 
 from qnn_ext.op.base import constant
 from qnn_ext.quantize import QConfig, annotate, batches, fold, quantize, sites
-from qnn_ext.quantize.control import _Setting, _State, kept
+from qnn_ext.quantize.control_settings import Setting, State, kept
 from qnn_ext.quantize.stages import stages
 
 from .networks import float_module
@@ -57,8 +57,8 @@ def test_integers(module, layers, precision):
 
 
 def test_simulations(module, layers):
-    setting = _Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
-    kept = setting.module(_State(in_float=frozenset({layers[0], layers[2]})))
+    setting = Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
+    kept = setting.module(State(in_float=frozenset({layers[0], layers[2]})))
     check(module, results(kept))
     (site,) = {site for site in setting.narrow if "weight" not in site} - {"x"}
     assert np.abs(results(setting.alone(site)) - results(module)).max(axis=(0, 2, 3)).min() > 0, "all readers"
@@ -80,10 +80,10 @@ def test_a_sum_still_reads_integers():
         return conv(emit, emit(relax.op.nn.relu(emit(relax.op.add(last, first)))))
 
     module = float_module((1, 4, 6, 6), body)
-    setting = _Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
+    setting = Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
     marked = sites(annotate(fold(module, CONFIG), CONFIG))
     names = [site.layer for site in marked if site.role == "weight"]
-    state = _State(in_float=frozenset({names[1]}))
+    state = State(in_float=frozenset({names[1]}))
     found = results(stages(module, None, DATA, kept(setting.config, state), setting.table(state)).result)
     noise = np.square(found - results(module)).mean()
     assert np.square(results(setting.module(state)) - found).mean() < 1e-2 * noise

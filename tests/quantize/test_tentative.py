@@ -5,8 +5,8 @@ import pytest
 from tvm import relax
 
 from qnn_ext.op.base import constant
-from qnn_ext.quantize import QConfig, batches, control
-from qnn_ext.quantize.control import _Setting, _State
+from qnn_ext.quantize import QConfig, batches, control_settings
+from qnn_ext.quantize.control_settings import Setting, State
 from qnn_ext.quantize.engines import engine_of, shared_engines
 from qnn_ext.quantize.stages import stages
 from qnn_ext.quantize.tentative import tentative
@@ -47,8 +47,8 @@ def simulated(setting, state):
 
 @pytest.mark.parametrize("precision", ["int8", "int16"])
 def test_biases_are_rounded_as_in_integers(module, precision):
-    setting = _Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
-    state = _State(wide=frozenset(list(setting.layers.reads)[2:4] if precision == "int16" else ()))
+    setting = Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
+    state = State(wide=frozenset(list(setting.layers.reads)[2:4] if precision == "int16" else ()))
     overrides = {name: {"precision": "int16", "calibrate_mode": "minmax"} for name in state.wide}
     config = QConfig(**{**vars(CONFIG), "overrides": overrides})
     integers = stages(module, None, setting._data, config, setting.table(state)).result
@@ -59,8 +59,8 @@ def test_biases_are_rounded_as_in_integers(module, precision):
 
 
 def test_biases_of_layers_in_float_are_exact(module):
-    setting = _Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
-    state = _State(in_float=frozenset(setting.layers.reads))
+    setting = Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
+    state = State(in_float=frozenset(setting.layers.reads))
     np.testing.assert_allclose(simulated(setting, state), results(module), rtol=1e-5, atol=1e-5)
 
 
@@ -70,12 +70,12 @@ def test_all_states_are_one_program(module, monkeypatch):
     compiled = []
     compile_module = engines.compile_module
     monkeypatch.setattr(engines, "compile_module", lambda *a, **k: compiled.append(a) or compile_module(*a, **k))
-    setting = _Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
+    setting = Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
     names = list(setting.layers.reads)
     with shared_engines():
         setting.narrow  # noqa: B018, calibrated before
         compiled.clear()
-        for state in (_State(), _State(in_float=frozenset(names[:2])), _State(in_float=frozenset(names))):
+        for state in (State(), State(in_float=frozenset(names[:2])), State(in_float=frozenset(names))):
             engines.engine_of(setting.module(state))
         engines.engine_of(setting.alone(next(iter(setting.narrow))))
     assert len(compiled) == 1
@@ -83,12 +83,14 @@ def test_all_states_are_one_program(module, monkeypatch):
 
 def test_sites_alone_are_constants_of_one_module(module, monkeypatch):
     """The same results as those of a module for each site, made once."""
-    setting = _Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
+    setting = Setting("as configured", CONFIG, module, batches(DATA, module.inputs))
     with shared_engines():
         expected = [engine_of(setting.alone(site)).run([DATA[:1]]) for site in setting.narrow]
         exact = engine_of(module).run([DATA[:1]])
         made = []
-        monkeypatch.setattr(control, "tentative", lambda *given, **more: made.append(1) or tentative(*given, **more))
+        monkeypatch.setattr(
+            control_settings, "tentative", lambda *given, **more: made.append(1) or tentative(*given, **more)
+        )
         found = [setting.alone_runner(site).run([DATA[:1]]) for site in setting.narrow]
     assert len(made) == 1 and len(expected) > 5
     for one, other in zip(found, expected, strict=True):
