@@ -272,6 +272,19 @@ def test_sums_of_int16(rng):
 
 
 @pytest.mark.skipif("avx512f" not in host_features(), reason="XNNPACK has other kernels without AVX-512")
+@pytest.mark.parametrize("built", [False, True])
+def test_probabilities_below_the_smallest_normal_number(built):
+    """LiteRT flushes them to 0. Close to that number it has other bits."""
+    graph = Graph()
+    x = graph.input((1, 64), "float32")
+    output = graph.tensor((1, 64), "float32")
+    graph.op("SOFTMAX", [x], [output], beta=1.0)
+    quantized_too(graph)
+    x = -np.concatenate([[0], np.linspace(60, 76, 31), np.linspace(90, 120, 32)])
+    check(graph, output, x[None].astype(np.float32), built=built)
+
+
+@pytest.mark.skipif("avx512f" not in host_features(), reason="XNNPACK has other kernels without AVX-512")
 @pytest.mark.parametrize("length", [1, 5, 16, 50, 64, 197, 1000])
 @pytest.mark.parametrize(
     ("name", "options"),
