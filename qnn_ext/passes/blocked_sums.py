@@ -5,6 +5,9 @@
 with the blocks x₁, x₂, … of the columns of x and w₁, w₂, … of the rows of w: each sum of a block is one chain of fused
 multiply-adds, see `float_products`. What is quantized afterwards then has ONNX Runtime's bits, as a last bit may decide
 between two steps. Elsewhere one chain is as good, and needs no sums in between.
+
+A row times a computed matrix, as of attention's probabilities and values in a decoder, has products of its own in MLAS:
+neither fused nor in blocks, but four at a time.
 """
 
 from __future__ import annotations
@@ -43,35 +46,107 @@ def blocked_sums(mod: IRModule, target: Target) -> IRModule:
     if not asks_for_blocks(mod, target):
         return mod
     bindings = bindings_of(main)
-    readers, variables = consumers(main, bindings), iter([binding.var for binding in bindings])
+    on_cpu = not backend_of(target).grid
+    graph, variables = _Graph(mod), iter([binding.var for binding in bindings])
     sums: dict[Any, list[relax.Expr]] = {}  # to which ONNX Runtime's Gemm adds the bias
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         var = next(variables)
         if op_name(expr) == "add":
             return _with_bias(expr.args[0], expr.args[1], sums, emit)
-        blocks = _blocks(expr, emit) if op_name(expr) == "matmul" else []
+        if op_name(expr) != "matmul" or not _is_float(expr):
+            return None
+        if on_cpu and _is_row(expr) and graph.is_computed(factors_of(expr)[1]) and not graph.is_scaled(var):
+            return _by_fours(expr, emit)
+        blocks = _blocks(expr, emit)
         if len(blocks) < 2:
             return None
         total = _total(blocks, emit)
-        if len(readers[var]) == 1 and len(shape_of(factors_of(expr)[1])) == 2:
+        if len(graph.readers[var]) == 1 and len(shape_of(factors_of(expr)[1])) == 2:
             sums[total] = blocks
         return total
 
     return rewrite(mod, rule)
 
 
-def _blocks(call: relax.Call, emit: Emit) -> list[relax.Expr]:
-    """The product's blocks; none if it is not of float32 or has unknown sizes."""
+class _Graph:
+    """What stands around the products of `main`."""
+
+    def __init__(self, mod: IRModule) -> None:
+        self._bindings = bindings_of(mod["main"])
+        self._values = {binding.var: binding.value for binding in self._bindings}
+        self.readers = consumers(mod["main"], self._bindings)
+
+    def is_scaled(self, product: Any) -> bool:
+        """Whether ONNX Runtime multiplies the product by a number in the same kernel: one that it or a factor is
+        multiplied with or divided by."""
+        around = [self._values.get(factor) for factor in factors_of(self._values[product])]
+        if len(self.readers[product]) == 1 and self.readers[product][0] < len(self._bindings):
+            around.append(self._bindings[self.readers[product][0]].value)
+        return any(op_name(value) in ("multiply", "divide") and _has_number(value) for value in around)
+
+    def is_computed(self, matrix: Any) -> bool:
+        """Whether it is neither a constant nor a matrix that ONNX Runtime transposes as it multiplies."""
+        value, axes = self._values.get(matrix), None
+        if value is not None and op_name(value) == "permute_dims":
+            axes = [int(axis) for axis in value.attrs.axes or range(len(shape_of(value)))[::-1]]
+        return constant_value(matrix) is None and (axes is None or axes[-1] == len(axes) - 1)
+
+
+def _has_number(call: relax.Call) -> bool:
+    known = [constant_value(arg) for arg in call.args]
+    return any(value is not None and value.size == 1 for value in known)
+
+
+def _is_float(call: relax.Call) -> bool:
+    """Whether it is a product of float32 matrices of known sizes."""
+    shapes = [static_shape(factor) for factor in factors_of(call)]
+    known = all(shape is not None and len(shape) >= 2 and 0 not in shape for shape in shapes)
+    return known and {str(one.ty.dtype) for one in (*factors_of(call), call)} == {"float32"}
+
+
+def _rows(call: relax.Call) -> int:
+    """Those that are multiplied by one matrix."""
+    left, right = map(shape_of, factors_of(call))
+    return int(np.prod(left[:-1])) if len(right) == 2 else left[-2]
+
+
+def _is_row(call: relax.Call) -> bool:
+    """Whether it is a row times a matrix of several columns."""
+    return _rows(call) == 1 and shape_of(call)[-1] > 1
+
+
+def _by_fours(call: relax.Call, emit: Emit) -> relax.Expr:
+    """Σ over the groups of four terms of ((p₀ + p₁) + p₂) + p₃ each, from 0 on; then p₀ + p₁ of two further terms, then
+    the last one, each added to what is before it."""
     x, y = factors_of(call)
-    left, right = static_shape(x), static_shape(y)
-    if left is None or right is None or len(left) < 2 or len(right) < 2 or not left[-1]:
-        return []
-    if {str(one.ty.dtype) for one in (x, y, call)} != {"float32"}:
-        return []
+    terms = shape_of(y)[-2]
+    column = emit(relax.op.reshape(x, (*shape_of(x)[:-2], terms, 1)))
+    products = emit(relax.op.multiply(column, y))
+    *batch, _, _ = shape_of(products)
+    axis, whole = len(batch), terms // 4 * 4
+
+    def part(start: int, stop: int, step: int = 1) -> relax.Expr:
+        return emit(relax.op.strided_slice(products, [axis], [start], [stop], [step]))
+
+    totals = []
+    if whole:
+        groups = _total([part(place, whole, 4) for place in range(4)], emit)
+        totals.append(emit(relax.op.sum(groups, [axis], keepdims=True)))
+    if terms - whole >= 2:
+        totals.append(_total([part(whole, whole + 1), part(whole + 1, whole + 2)], emit))
+    if terms % 2:
+        totals.append(part(terms - 1, terms))
+    return relax.op.reshape(_total(totals, emit), shape_of(call))
+
+
+def _blocks(call: relax.Call, emit: Emit) -> list[relax.Expr]:
+    """The product's blocks."""
+    x, y = factors_of(call)
+    left, right = shape_of(x), shape_of(y)
     known = constant_value(y)
-    (terms, columns), rows = right[-2:], int(np.prod(left[:-1])) if len(right) == 2 else left[-2]
-    block = block_of_products(rows, terms, columns, packed=known is not None and len(right) == 2)
+    terms, columns = right[-2:]
+    block = block_of_products(_rows(call), terms, columns, packed=known is not None and len(right) == 2)
     found = []
     for start in range(0, terms, block):
         stop = min(start + block, terms)

@@ -260,6 +260,18 @@ def test_products_of_two_tensors(rng, columns, terms):
     check_quantized([node("MatMul", ["a", "b"], ["y"])], {}, x, interpreted=False)
 
 
+@pytest.mark.parametrize(
+    "terms, columns, scale",
+    [(1, 5, 0), (3, 8, 0), (7, 16, 0), (37, 64, 0), (130, 20, 0), (300, 33, 0), (37, 64, 0.3), (64, 64, 0.3)],
+)
+def test_a_row_times_a_computed_matrix(rng, terms, columns, scale):
+    """Four products at a time, neither fused nor in blocks; with a scale, as several rows."""
+    x = {"a": numbers(rng, 2, 3, 1, terms), "b": numbers(rng, 2, 3, terms, columns)}
+    nodes = [node("MatMul", ["a", "b"], ["t" if scale else "y"])]
+    nodes += [node("Mul", ["t", "factor"], ["y"])] if scale else []
+    check_quantized(nodes, {"factor": F32(scale)} if scale else {}, x, interpreted=False)
+
+
 @pytest.mark.parametrize("rows", [1, 7])
 @pytest.mark.parametrize("terms", [256, 257, 700])
 def test_products_by_constants(rng, rows, terms):
