@@ -85,7 +85,7 @@ RANGE_ZERO_POINT = define(
     "ends scale",
     _infer_zero_point,
     _reference_zero_point,
-    Traits(Kind.OTHER),
+    Traits(Kind.OTHER, others=("scale",)),
     "zero point of a range found at run time",
 )
 
