@@ -64,6 +64,10 @@ class Gates:
         """a − b"""
         return self.node.emit(relax.op.subtract(a, b))
 
+    def biased(self, value: relax.Expr, gate: str, bias: Mapping[str, relax.Expr]) -> relax.Expr:
+        """value + the bias of a gate, if it has one"""
+        return self.plus(value, bias[gate]) if gate in bias else value
+
     def one_minus(self, value: relax.Expr) -> relax.Expr:
         """1 − value"""
         return self.minus(constant(np.ones((), str(value.ty.dtype))), value)
@@ -115,8 +119,7 @@ class Lstm:
         value = before[gate]
         if gate in self.peepholes:
             value = self.gates.plus(value, self.gates.times(memory, self.peepholes[gate]))
-        if gate in self.bias:
-            value = self.gates.plus(value, self.bias[gate])
+        value = self.gates.biased(value, gate, self.bias)
         return value if self.clip is None else self.clip(value)
 
 
@@ -154,21 +157,18 @@ class Gru:
             recurrent = self.gates.split(product)
         else:
             recurrent = Gates(self.gates.node, self.gates.order[:-1], times).split(product)
-        update = self.sigma(self._clipped(self._biased(plus(inputs["z"], recurrent["z"]), "z")))
+        update = self.sigma(self._clipped(self.gates.biased(plus(inputs["z"], recurrent["z"]), "z", self.bias)))
         sigma = self.sigma if self.reset is None else self.reset
-        reset = sigma(self._clipped(self._biased(plus(inputs["r"], recurrent["r"]), "r")))
+        reset = sigma(self._clipped(self.gates.biased(plus(inputs["r"], recurrent["r"]), "r", self.bias)))
         if self.candidate is None:
             past = times(reset, recurrent["h"])
         else:
             past = self.candidate(self.gates.node.emit(relax.op.multiply(reset, hidden)))
-        before = self._biased(plus(inputs["h"], past), "h")
+        before = self.gates.biased(plus(inputs["h"], past), "h", self.bias)
         new = self.gamma(self._clipped(before))
         if self.difference:
             return [plus(times(self.gates.minus(hidden, new), update), new)]
         return [plus(times(self.gates.one_minus(update), new), times(update, hidden))]
-
-    def _biased(self, value: relax.Expr, gate: str) -> relax.Expr:
-        return self.gates.plus(value, self.bias[gate]) if gate in self.bias else value
 
     def _clipped(self, value: relax.Expr) -> relax.Expr:
         return value if self.clip is None else self.clip(value)

@@ -73,13 +73,14 @@ def _odd_ratio(x: Value, form: tuple[Sequence[float], Sequence[float], float], o
     """x·P(x²) / Q(x²) for |x| up to a limit, beyond which it is ±1; NaN for NaN."""
     numerator, denominator, limit = form
 
-    def near(x: Value) -> Value:
-        return on.shared(on.fence(x * x), lambda square: ratio(x, square))
+    return on.within(x, -limit, limit, lambda x: _ratio_of_square(x, numerator, denominator, on))
 
-    def ratio(x: Value, square: Value) -> Value:
-        return x * on.polynomial(square, numerator) / on.polynomial(square, denominator)
 
-    return on.within(x, -limit, limit, near)
+def _ratio_of_square(x: Value, numerator: Sequence[float], denominator: Sequence[float], on: Arithmetic) -> Value:
+    """x·P(x²) / Q(x²)."""
+    return on.shared(
+        on.fence(x * x), lambda square: x * on.polynomial(square, numerator) / on.polynomial(square, denominator)
+    )
 
 
 def xnnpack_tanh(x: Value, on: Arithmetic) -> Value:
@@ -209,19 +210,13 @@ def _around_zero(x: Value, on: Arithmetic) -> Value:
 
 def _sine(x: Value, on: Arithmetic) -> Value:
     """sin(x) for −π ≤ x ≤ 3π / 2, about."""
-    pi, numerator, denominator = on.const(_PI), *_SIN
+    pi = on.const(_PI)
 
     def mirrored(x: Value) -> Value:
         return on.shared(x, lambda x: on.minimum(x, pi - x))
 
-    def of_quarter(x: Value) -> Value:
-        return on.shared(
-            on.fence(x * x),
-            lambda square: x * on.polynomial(square, numerator) / on.polynomial(square, denominator),
-        )
-
     inside = on.shared(mirrored(x), lambda x: on.maximum(x, on.const(-_PI) - x))
-    return on.shared(mirrored(inside), of_quarter)
+    return on.shared(mirrored(inside), lambda x: _ratio_of_square(x, *_SIN, on))
 
 
 def xnnpack_elu(x: Value, on: Arithmetic) -> Value:

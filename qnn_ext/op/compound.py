@@ -25,6 +25,11 @@ from .requantize import quantize, requantize
 Emit = Callable[[Any], Any]
 
 
+def value_ends(x: Any, emit: Emit) -> Any:
+    """The least and the greatest value of a tensor, as `range_scale` takes them; a build reads the tensor once."""
+    return emit(relax.op.stack([emit(relax.op.min(x)), emit(relax.op.max(x))]))
+
+
 # ---- moves on expressions that may be constant -------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from ..qparams import dtype_range
 from .base import Shape, TensorInfo, check_dtype, check_out_dtype, define, export_to_script
 from .traits import Kind, Traits
 
-DTYPES = ("int8", "uint8", "int16", "uint16")
+_DTYPES = ("int8", "uint8", "int16", "uint16")
 _ZERO = np.zeros((), np.float32)
 
 
@@ -67,7 +67,7 @@ def _infer_zero_point(ends: TensorInfo, scale: TensorInfo, *, start: int, dtype:
     check_dtype(scale, "float32")
     if scale.shape != shape:
         raise ShapeError(f"scale must have shape {shape}, one for each range, found {scale.shape}")
-    check_out_dtype(dtype, *DTYPES)
+    check_out_dtype(dtype, *_DTYPES)
     first, last = dtype_range(dtype)
     if not first <= start <= last:
         raise ShapeError(f"start must be a number of {dtype}, found {start}")

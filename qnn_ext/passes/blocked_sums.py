@@ -24,7 +24,7 @@ from ..op.base import constant, constant_value, shape_of
 from ..targets.features import backend_of
 from .bodies import with_bodies
 from .layout.forms import static_shape
-from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, with_main
+from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite, total_of, with_main
 
 BLOCKED = "blocked_sums"
 """The attribute of functions whose products are summed in blocks."""
@@ -61,7 +61,7 @@ def blocked_sums(mod: IRModule, target: Target) -> IRModule:
         blocks = _blocks(expr, emit)
         if len(blocks) < 2:
             return None
-        total = _total(blocks, emit)
+        total = total_of(blocks, emit)
         if len(graph.readers[var]) == 1 and len(shape_of(factors_of(expr)[1])) == 2:
             sums[total] = blocks
         return total
@@ -81,8 +81,8 @@ class _Graph:
         """Whether ONNX Runtime multiplies the product by a number in the same kernel: one that it or a factor is
         multiplied with or divided by."""
         around = [self._values.get(factor) for factor in factors_of(self._values[product])]
-        if len(self.readers[product]) == 1 and self.readers[product][0] < len(self._bindings):
-            around.append(self._bindings[self.readers[product][0]].value)
+        if (reader := only_reader(product, self.readers, self._bindings)) is not None:
+            around.append(reader.value)
         return any(op_name(value) in ("multiply", "divide") and _has_number(value) for value in around)
 
     def is_computed(self, matrix: Any) -> bool:
@@ -131,13 +131,13 @@ def _by_fours(call: relax.Call, emit: Emit) -> relax.Expr:
 
     totals = []
     if whole:
-        groups = _total([part(place, whole, 4) for place in range(4)], emit)
+        groups = total_of([part(place, whole, 4) for place in range(4)], emit)
         totals.append(emit(relax.op.sum(groups, [axis], keepdims=True)))
     if terms - whole >= 2:
-        totals.append(_total([part(whole, whole + 1), part(whole + 1, whole + 2)], emit))
+        totals.append(total_of([part(whole, whole + 1), part(whole + 1, whole + 2)], emit))
     if terms % 2:
         totals.append(part(terms - 1, terms))
-    return relax.op.reshape(_total(totals, emit), shape_of(call))
+    return relax.op.reshape(total_of(totals, emit), shape_of(call))
 
 
 def _blocks(call: relax.Call, emit: Emit) -> list[relax.Expr]:
@@ -164,13 +164,5 @@ def _with_bias(
     for product, bias in ((first, second), (second, first)):
         is_bias = constant_value(bias) is not None and len(shape_of(bias)) <= 2
         if is_bias and product in sums:
-            return _total([bias, *sums[product]], emit)
+            return total_of([bias, *sums[product]], emit)
     return None
-
-
-def _total(terms: list[relax.Expr], emit: Emit) -> relax.Expr:
-    """Their sum from the first on."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = emit(relax.op.add(total, term))
-    return total

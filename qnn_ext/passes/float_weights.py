@@ -27,7 +27,7 @@ from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from .bodies import with_bodies
 from .layout.propagation import rebuild
-from .rewrite import Emit, bindings_of, consumers, op_name, rewrite
+from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite
 
 TRANSPOSED = tuple(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3))
 CONVOLUTIONS = (*(f"nn.conv{rank}d" for rank in (1, 2, 3)), *TRANSPOSED)
@@ -121,10 +121,9 @@ class _Graph:
 
     def _biased(self, var: Any) -> Any | None:
         """What alone reads a product: its sum with a constant of one number for each channel, or with a single one."""
-        readers = self._readers[var]
-        if len(readers) != 1 or readers[0] == len(self._bindings):
+        binding = only_reader(var, self._readers, self._bindings)
+        if binding is None:
             return None
-        binding = self._bindings[readers[0]]
         known = [constant_value(arg) for arg in binding.value.args] if op_name(binding.value) == "add" else []
         channels = shape_of(var)[1]
         return binding.var if any(bias is not None and bias.size in (1, channels) for bias in known) else None
@@ -147,10 +146,9 @@ class _Graph:
 
     def _is_quantized(self, var: Any) -> bool:
         while True:
-            readers = self._readers[var]
-            if len(readers) != 1 or readers[0] == len(self._bindings):
+            binding = only_reader(var, self._readers, self._bindings)
+            if binding is None:
                 return False
-            binding = self._bindings[readers[0]]
             name = op_name(binding.value)
             if name == "qnn.quantize":
                 return not call_attributes(binding.value)["reciprocal"]

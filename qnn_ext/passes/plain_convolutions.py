@@ -35,7 +35,7 @@ from ..op.folding import folded
 from .blocked_sums import asks_for_blocks
 from .float_weights import TRANSPOSED
 from .layout.forms import static_shape
-from .rewrite import Emit, bindings_of, op_name, rewrite
+from .rewrite import Emit, bindings_of, op_name, rewrite, total_of
 
 Pair = tuple[int, int]
 
@@ -243,10 +243,10 @@ def _phases(
     extents = zip(phased.shape[1:3], one.dilation, one.rows, strict=True)
     reaching = [range(min(taps, -(-rows // step))) for taps, step, rows in extents]
     taps = [
-        _total([emit(_convolution(*_at_tap(*block, place, one, emit), one)) for block in blocks], emit)
+        total_of([emit(_convolution(*_at_tap(*block, place, one, emit), one)) for block in blocks], emit)
         for place in pairs(reaching[0], reaching[1])
     ]
-    return _total(taps, emit)
+    return total_of(taps, emit)
 
 
 def _convolution(data: relax.Expr, weight: np.ndarray, before: Pair, one: _Transposed) -> relax.Call:
@@ -298,14 +298,6 @@ def _at_tap(
     row, column = (extent - 1 - at for extent, at in zip(weight.shape[1:3], place, strict=True))
     tap = weight[:, row : row + 1, column : column + 1]
     return _crop(data, (0, 0), (kept[0], kept[1]), emit), tap, before
-
-
-def _total(terms: list[relax.Expr], emit: Emit) -> relax.Expr:
-    """Their sum from the first on."""
-    total = terms[0]
-    for term in terms[1:]:
-        total = emit(relax.op.add(total, term))
-    return total
 
 
 def _interleaved(phased: relax.Expr, one: _Transposed, apart: bool, emit: Emit) -> relax.Expr:

@@ -318,6 +318,22 @@ def consumers(function: relax.Function, bindings: Sequence[relax.VarBinding]) ->
     return found
 
 
+def only_reader(
+    var: Any, readers: Mapping[Any, Sequence[int]], bindings: Sequence[relax.VarBinding]
+) -> relax.VarBinding | None:
+    """The binding that alone reads a variable, of those that `consumers` found; None if several do, or the result."""
+    found = readers[var]
+    return bindings[found[0]] if len(found) == 1 and found[0] < len(bindings) else None
+
+
+def total_of(terms: Sequence[relax.Expr], emit: Emit) -> relax.Expr:
+    """Their sum, from the first on."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = emit(relax.op.add(total, term))
+    return total
+
+
 def op_name(expr: Any) -> str:
     """The operator of a call, without "relax.": "qnn.conv2d", "add"; "" for anything else."""
     if _kinds[type(expr)] is relax.Call and isinstance(expr.op, ir.Op):

@@ -16,6 +16,7 @@ from tvm import IRModule, relax
 from .. import op as qnn
 from ..errors import QuantizationError
 from ..module import QnnModule
+from ..op import compound
 from ..op.base import constant, definition_of
 from ..op.observe import OBSERVE
 from ..passes.bodies import everywhere
@@ -79,7 +80,7 @@ def quantize_at_run_time(x: Any, site: Site, emit: Emit) -> Any:
         scale = emit(qnn.range_scale(ends, high - middle))
         zero_point = constant(np.int32(middle))
     else:
-        ends = emit(relax.op.stack([emit(relax.op.min(x)), emit(relax.op.max(x))]))
+        ends = compound.value_ends(x, emit)
         scale = emit(qnn.range_scale(ends, high - low))
         zero_point = emit(relax.op.clip(emit(qnn.range_zero_point(ends, scale, low, site.dtype)), low, high))
     integers = emit(qnn.quantize(x, scale, zero_point, out_dtype=site.dtype))

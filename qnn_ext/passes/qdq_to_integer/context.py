@@ -8,7 +8,7 @@ from tvm import relax
 
 from ... import op as qnn
 from ...op.base import OPS, constant, constant_value
-from ..rewrite import Rebuild, consumers, emit_named, op_name, substitute
+from ..rewrite import Rebuild, consumers, emit_named, only_reader, op_name, substitute
 from .hoist import Quantize
 from .tensors import Mapped, Quantized
 
@@ -85,12 +85,10 @@ class Carried:
 
     def quantize_of_clipped(self, var: Any) -> Quantize | None:
         """The quantize that is all that becomes of `var`, or of what clips it; its scales may be those of channels."""
-        bindings = self._new.bindings
         while True:
-            readers = self._readers[var]
-            if len(readers) != 1 or readers[0] == len(bindings):
+            binding = only_reader(var, self._readers, self._new.bindings)
+            if binding is None:
                 return None
-            binding = bindings[readers[0]]
             if op_name(binding.value) == "qnn.quantize":
                 return Quantize(binding.value)
             if op_name(binding.value) not in ("nn.relu", "clip"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tvm import relax
 
 from .... import op as qnn
+from ....op import compound
 from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, matmul, number
@@ -51,7 +52,7 @@ def quantize_dynamically(node: Node, x: relax.Expr) -> Dynamic:
 
     A tensor of zeros has s = 1, as in ONNX Runtime; the ONNX specification leaves it open.
     """
-    ends = node.emit(relax.op.stack([node.emit(relax.op.min(x)), node.emit(relax.op.max(x))]))
+    ends = compound.value_ends(x, node.emit)
     scale = node.emit(qnn.range_scale(ends, 255))
     zero_point = node.emit(qnn.range_zero_point(ends, scale, 0, "uint8"))
     data = node.emit(qnn.quantize(x, scale, zero_point, out_dtype="uint8"))

@@ -132,7 +132,7 @@ class Layer:
             eta,
             clip=self._clip,
             peepholes=self._peepholes(index),
-            bias={} if bias is None else self._by_gate(bias),
+            bias={} if bias is None else self._by_gate(bias, self.order),
             coupled=bool(node.attribute("input_forget", 0)),
         )
         return cell, None
@@ -145,7 +145,7 @@ class Layer:
         sigma, reset, gamma = self._functions(index)
         has_bias = own is not None and past is not None
         if not node.attribute("linear_before_reset", 0):
-            bias = self._by_gate(plus(node, own, past)) if has_bias else {}
+            bias = self._by_gate(plus(node, own, past), self.order) if has_bias else {}
             candidate = products.recurrent(2, 3)
             before = products.recurrent(0, 2)
             return recurrent.Gru(gates, before, sigma, gamma, self._clip, candidate, reset=reset, bias=bias)
@@ -154,7 +154,7 @@ class Layer:
             return recurrent.Gru(gates, whole, sigma, gamma, self._clip, reset=reset)
         inner = np.arange(3 * size) >= 2 * size
         outside, inside = (times(node, past, constant(mask.astype(node.dtype(X)))) for mask in (~inner, inner))
-        bias = self._by_gate(plus(node, own, outside))
+        bias = self._by_gate(plus(node, own, outside), self.order)
         biased = partial(self._with_bias, whole, inside)
         return recurrent.Gru(gates, biased, sigma, gamma, self._clip, reset=reset, bias=bias)
 
@@ -185,12 +185,12 @@ class Layer:
     def _peepholes(self, index: int) -> dict[str, relax.Expr]:
         if self.peepholes is None:
             return {}
-        own, size = recurrent.part_of(self.node.emit, self.peepholes, index), self.hidden
-        return {gate: columns(self.node, own, k * size, (k + 1) * size) for k, gate in enumerate("iof")}
+        return self._by_gate(recurrent.part_of(self.node.emit, self.peepholes, index), "iof")
 
-    def _by_gate(self, vector: relax.Expr) -> dict[str, relax.Expr]:
+    def _by_gate(self, vector: relax.Expr, order: str) -> dict[str, relax.Expr]:
+        """The part of each gate of a vector that has them in this order."""
         size = self.hidden
-        return {gate: columns(self.node, vector, k * size, (k + 1) * size) for k, gate in enumerate(self.order)}
+        return {gate: columns(self.node, vector, k * size, (k + 1) * size) for k, gate in enumerate(order)}
 
 
 @converter("LSTM", "GRU", "RNN")

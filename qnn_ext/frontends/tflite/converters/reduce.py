@@ -89,7 +89,7 @@ def _quantized_sum(node: Node, function: Callable[..., relax.Expr], axes: list[i
     if node.delegated:
         return _xnnpack_sum(node, axes, mean=function is qnn.mean)
     if function is qnn.sum and source.dtype == "int16" and source != target and not node.reference_kernels:
-        return _float_sum(node, axes)
+        return _int16_sum(node, axes)
     return function(
         node.input(0),
         source.scale,
@@ -118,7 +118,7 @@ def _xnnpack_sum(node: Node, axes: list[int], mean: bool) -> relax.Expr:
     return qnn.quantize(real, 1.0, 0, out_dtype=target.dtype)
 
 
-def _float_sum(node: Node, axes: list[int]) -> relax.Expr:
+def _int16_sum(node: Node, axes: list[int]) -> relax.Expr:
     """saturate(round(f32(Σ q)·m) + z_out), m = s_in / s_out in float32, midpoints away from zero: LiteRT's optimized
     kernel for 16 bits, which have no zero point (QuantizedMeanOrSum)."""
     source, target, one = tensor_qparams(node), result_qparams(node), np.float32(1)
