@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import IRModule, relax
 
 from ... import op as qnn
 from ...entry_points import load_plugins
 from ...errors import LimitError, ModelFormatError, ShapeError, UnsupportedOperatorError
 from ...limits import Limits, add_own, begin_walk, charge, check, checkpoint, limited
-from ...module import QnnModule, TensorSpec
+from ...module import FloatNote, QnnModule, TensorSpec
 from ...op.base import constant, constant_value, shape_of
 from ...op.folding import known_value
 from ...passes.blocked_sums import ask_for_blocks
@@ -31,6 +31,7 @@ from ..unread import in_order, needed
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly
 from .control_flow import CONTROL_FLOW
+from .converters.qonnx import DOMAINS as QONNX_DOMAINS
 from .double_pairs import merge_double_pairs
 from .fallback import convert_with_tvm, is_handled
 from .folding import evaluate, narrow_constant, unpacked
@@ -57,7 +58,8 @@ from .shapes import InputShapes, fixing_hint
 from .tensors import FLOAT8, HELD_AS, KEEP_TYPES
 
 _MOST_NESTED = 32  # graphs within graphs
-_IN_FLOAT = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", *TRANSPOSED)  # of quantized tensors, by ONNX Runtime
+_NORMS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm")
+_IN_FLOAT = (*_NORMS, *TRANSPOSED)  # of quantized tensors, by ONNX Runtime
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 
@@ -111,9 +113,24 @@ def _import(
         module = with_open_batch(imported, fixing_hint(model))
     else:
         module = _with_batch_elsewhere(imported, dims)
-    ir, notes = qdq_to_integer(round_float_weights(keep_packed(module.ir)), _IN_FLOAT)
-    ir = ask_for_blocks(onnxruntime_rows(ir)) if quantizes(ir) else without_marks(ir)
+    ir, notes = (_as_specified if _is_qonnx(model) else _as_in_onnxruntime)(keep_packed(module.ir))
     return replace(module, ir=ir, notes=(*module.notes, *notes))
+
+
+def _as_in_onnxruntime(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
+    """A QDQ graph in integers where ONNX Runtime computes with them, and in its order of float sums elsewhere."""
+    mod, notes = qdq_to_integer(round_float_weights(mod), _IN_FLOAT)
+    return ask_for_blocks(onnxruntime_rows(mod)) if quantizes(mod) else without_marks(mod), notes
+
+
+def _as_specified(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
+    """The graph of a model that ONNX Runtime does not run: in integers wherever these give the same real numbers."""
+    return qdq_to_integer(without_marks(mod), _NORMS, rounds_biases=False)
+
+
+def _is_qonnx(model: Model) -> bool:
+    domains = {*model.opsets, *(operator.domain for operator in model.operators)}
+    return not domains.isdisjoint(QONNX_DOMAINS)
 
 
 def _with_batch_elsewhere(imported: Callable[[int], QnnModule], dims: InputShapes) -> QnnModule:

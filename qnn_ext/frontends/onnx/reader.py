@@ -22,6 +22,7 @@ from .functions import inlined
 from .tensors import DTYPES, HELD_AS, dtype_name, read_sparse, read_tensor
 
 _LOWEST_IR_VERSION = 3
+_FIRST_WITH_OVERRIDABLE = 4  # before, initializers had to be inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +67,10 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A whole model; constants: name -> array, of another dtype where NumPy does not have theirs: `narrow_dtypes`."""
+    """A whole model; constants: name -> array, of another dtype where NumPy does not have theirs: `narrow_dtypes`.
+
+    overridable: constants that are also inputs, with their values as the default. To ONNX Runtime they are not constant
+    """
 
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -75,6 +79,7 @@ class Model:
     narrow_dtypes: dict[str, str]
     opsets: dict[str, int]
     external: ExternalData | None
+    overridable: frozenset[str] = frozenset()
 
     def opset(self, domain: str) -> int:
         """Version of a domain's operator set that the model imports; 1 when it imports none."""
@@ -136,6 +141,7 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
     graph = inlined(proto).graph
     _check_names([value.name for value in (*graph.input, *graph.output)])
     body = read_subgraph(graph, external)
+    overridable = body.constants.keys() & body.inputs if proto.ir_version >= _FIRST_WITH_OVERRIDABLE else ()
     return Model(
         inputs=tuple(_read_value(value) for value in graph.input if value.name not in body.constants),
         outputs=tuple(_read_value(value) for value in graph.output),
@@ -144,6 +150,7 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
         narrow_dtypes=body.narrow_dtypes,
         opsets=opsets,
         external=external,
+        overridable=frozenset(overridable),
     )
 
 

@@ -29,10 +29,13 @@ for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 
-def qdq_to_integer(mod: IRModule, in_float: Container[str] = ()) -> tuple[IRModule, tuple[FloatNote, ...]]:
+def qdq_to_integer(
+    mod: IRModule, in_float: Container[str] = (), rounds_biases: bool = True
+) -> tuple[IRModule, tuple[FloatNote, ...]]:
     """`mod` with integer operators wherever there is a rule, and a note for every operator that stays in float.
 
     in_float: operators that the framework computes in float, whose bits a rule would not give
+    rounds_biases: whether float biases of products whose results are quantized become integers, as in ONNX Runtime
 
     `main` is a straight line of dataflow bindings. Functions without qnn.quantize and qnn.dequantize stay unchanged.
     The bodies of loops are converted each on its own.
@@ -40,9 +43,9 @@ def qdq_to_integer(mod: IRModule, in_float: Container[str] = ()) -> tuple[IRModu
     inner: list[FloatNote] = []
 
     def convert(body: IRModule) -> IRModule:
-        converted, found = qdq_to_integer(body, in_float)
+        converted, found = qdq_to_integer(body, in_float, rounds_biases)
         inner.extend(found)
         return converted
 
-    mod, notes = Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod), in_float).run()
+    mod, notes = Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod), in_float, rounds_biases).run()
     return with_bodies(mod, convert), (*notes, *inner)

@@ -14,9 +14,13 @@ from .tensors import Mapped, Quantized
 
 
 class Carried:
-    """The values of a `main` that is being rebuilt: as integers if known, and as floats if they are read as such."""
+    """The values of a `main` that is being rebuilt: as integers if known, and as floats if they are read as such.
 
-    def __init__(self, new: Rebuild) -> None:
+    rounds_biases: whether float biases of products whose results are quantized become integers
+    """
+
+    def __init__(self, new: Rebuild, rounds_biases: bool = True) -> None:
+        self.rounds_biases = rounds_biases
         self._new = new
         self._readers = consumers(new.function, new.bindings)
         self._definitions = {binding.var: binding.value for binding in new.bindings}
@@ -156,6 +160,11 @@ class Context:
     def quantize_of_clipped(self) -> Quantize | None:
         """How the result is quantized, whole or clipped, if that is its only use."""
         return self.quantize_behind() or self._carried.quantize_of_clipped(self.var)
+
+    @property
+    def rounds_biases(self) -> bool:
+        """Whether float biases of products whose results are quantized become integers."""
+        return self._carried.rounds_biases
 
     def refuse(self, reason: str) -> Any:
         """Record why the operator runs in float; returns None, so that a rule can `return context.refuse(...)`."""

@@ -219,14 +219,16 @@ def _integer_bias(acc: Quantized, expr: Any, context: Context) -> np.ndarray | N
 
     A quantized bias is used unchanged: ONNX Runtime also adds it as integers, whatever its scale; here the scales must
     agree to 1e-5, because exporters multiply the two scales in different precisions. A float bias is rounded, as in
-    ONNX Runtime, if the result, clipped or not, is quantized (by a division, as in ONNX): rint(b / f32(s_x·s_w)).
+    ONNX Runtime, if the result, clipped or not, is quantized (by a division, as in ONNX): rint(b / f32(s_x·s_w)). In
+    QONNX it stays what it is: steps of 4-bit data times those of 4-bit weights are too coarse for it.
     """
     tensor = context.quantized(expr)
     if tensor is not None:
         array = constant_value(tensor.data)
         return array if tensor.dtype == "int32" and _same_units(acc, tensor) else None
     bias = constant_value(context.value(expr))
-    if bias is None or acc.constants is None or not acc.rounds_bias or not _along_channels(bias, acc):
+    rounds = context.rounds_biases and acc.rounds_bias
+    if bias is None or acc.constants is None or not rounds or not _along_channels(bias, acc):
         return None
     quantize = context.quantize_of_clipped()
     if quantize is None or quantize.attributes["reciprocal"]:

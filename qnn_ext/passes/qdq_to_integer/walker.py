@@ -25,10 +25,10 @@ def is_qdq(mod: IRModule) -> bool:
 class Walker:
     """One walk over `main`."""
 
-    def __init__(self, mod: IRModule, in_float: Container[str] = ()) -> None:
+    def __init__(self, mod: IRModule, in_float: Container[str] = (), rounds_biases: bool = True) -> None:
         self._mod = mod
         self._new = Rebuild(mod["main"])
-        self._carried = Carried(self._new)
+        self._carried = Carried(self._new, rounds_biases)
         self._notes: list[FloatNote] = []
         self._in_float = in_float
         self._marked = frozenset(map(str, (mod["main"].attrs or {}).get(MARKS) or ()))

@@ -282,6 +282,33 @@ def test_a_bias_of_32_bits_is_added_to_the_accumulator(rng):
     assert products_in_integers(module), (operators(module), module.notes)
 
 
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm"])
+@pytest.mark.parametrize("quantized_weights", [True, False])
+def test_float_biases_and_weights_stay_what_they_are(op, quantized_weights, rng):
+    """ONNX Runtime rounds them in its own models: biases to steps of data times those of weights, 0.15 here."""
+    weight = rng.standard_normal((5, 5) if op == "Gemm" else (5, 5, 1, 1)).astype(F32)
+    bias = np.linspace(-0.4, 0.4, 5).astype(F32)
+    constants = {"zero": F32(0), "four": F32(4), "eight": F32(8), "s": F32(0.5), "t": F32(0.3), "u": F32(0.01)}
+    attributes = dict(domain=DOMAINS[0], signed=1, narrow=0, rounding_mode="ROUND")
+    nodes = [
+        node("Quant", ["x", "s", "zero", "four"], ["qx"], **attributes),
+        node("Quant", ["w", "t", "zero", "four"], ["qw"], **attributes),
+        node(op, ["qx", "qw" if quantized_weights else "w", "b"], ["p"]),
+        node("Quant", ["p", "u", "zero", "eight"], ["y"], **attributes),
+    ]
+    shape = (3, 5) if op == "Gemm" else (3, 5, 1, 1)
+    constants = {name: np.asarray(array) for name, array in (constants | {"w": weight, "b": bias}).items()}
+    x = rng.standard_normal(shape).astype(F32)
+    _, found = both(imported(model(nodes, [value("x", shape)], [value("y", shape)], constants)), {"x": x})
+    matrix = quant(weight, F32(0.3), F32(0), 4, narrow=0) if quantized_weights else weight
+    matrix = matrix.reshape(5, 5).T if op == "Conv" else matrix.reshape(5, 5)
+    total = (quant(x, F32(0.5), F32(0), 4, narrow=0).reshape(3, 5) @ matrix + bias).astype(np.float64)
+    expected = np.clip(np.rint(total / F32(0.01)), -128, 127)
+    near_tie = np.abs(np.abs(total / F32(0.01)) % 1 - 0.5) < 1e-3
+    steps = np.rint(found.reshape(3, 5) / F32(0.01))
+    np.testing.assert_array_equal(steps[~near_tie], expected[~near_tie])
+
+
 # ---- refusals ----------------------------------------------------------------------------------------------------
 
 

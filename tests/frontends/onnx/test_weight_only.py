@@ -98,6 +98,28 @@ def test_weights_that_the_graph_quantizes_block_by_block(rng):
     np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("ir_version", [3, 4])
+def test_constants_that_are_inputs(ir_version, rng):
+    """As torch.onnx's exporters may write them. From IR version 4 on callers may replace them, so that ONNX Runtime
+    does not know the weights when it loads the model."""
+    constants = {"w": rng.standard_normal((DEPTH, UNITS)).astype(np.float32), "s": np.float32(0.3), "z": np.int8(0)}
+    nodes = [
+        node("QuantizeLinear", ["w", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("MatMul", ["x", "d"], ["y"]),
+    ]
+    inputs = [value("x", (3, DEPTH)), value("w", (DEPTH, UNITS)), value("s", ()), value("z", (), "int8")]
+    arrays = {name: np.asarray(array) for name, array in constants.items()}
+    proto = model(nodes, inputs, [value("y", (3, UNITS))], arrays, 14)
+    proto.ir_version = ir_version
+    module = from_onnx(proto)
+    assert ("qnn.blockwise_dense_int8" in operators(module)) == (ir_version == 3)
+    x = rng.standard_normal((3, DEPTH)).astype(np.float32)
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    for run in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        np.testing.assert_allclose(run(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
 def test_quantized_activations_are_still_multiplied_as_integers(rng):
     nodes = [
         node("QuantizeLinear", ["x", "sx"], ["q"]),

@@ -54,6 +54,8 @@ def _weight(node: Node) -> BlockedWeight | None:
     dequantize, transposed = _dequantization(node)
     if dequantize is None or not node.shape(0) or node.dtype(1) not in ("float32", "float16"):
         return None
+    if _is_overridable(node, dequantize.inputs):
+        return None
     arrays = [constant_value(node.assembly.value(name)) for name in dequantize.inputs if name]
     if any(array is None for array in arrays):
         return None
@@ -92,6 +94,19 @@ def _dequantization(node: Node) -> tuple[Operator | None, bool]:
             break
         name = writer.inputs[0]
     return None, False
+
+
+def _is_overridable(node: Node, names: Sequence[str]) -> bool:
+    """Whether values depend on constants that are inputs, too: to ONNX Runtime these are no stored weights."""
+    writers, pending, seen = node.assembly.neighbours.writers, list(names), set[str]()
+    while pending:
+        name = pending.pop()
+        if name in node.assembly.model.overridable:
+            return True
+        if name not in seen and name in writers:
+            pending += writers[name].inputs
+        seen.add(name)
+    return False
 
 
 def _block(dequantize: Operator, values: np.ndarray, scale: np.ndarray, transposed: bool) -> int | None:
