@@ -46,6 +46,8 @@ def evaluate(
         for name, value, dtype in zip(operator.inputs, inputs, narrow, strict=True)
         if name and value is not None
     }
+    if operator.op_type == "QuantizeLinear" and opset < 23:
+        feeds = {name: _widened(value) for name, value in feeds.items()}
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -82,6 +84,11 @@ def narrow_constant(operator: Operator) -> str:
 
 def _narrowed(value: np.ndarray, dtype: str) -> np.ndarray:
     return value.astype(getattr(ml_dtypes, dtype)) if dtype else value
+
+
+def _widened(value: np.ndarray) -> np.ndarray:
+    """Halves as float32, in which ONNX Runtime divides by scales before operator set 23; other values as they are."""
+    return value.astype(np.float32) if value.dtype.name in ("float16", "bfloat16") else value
 
 
 def unpacked(value: np.ndarray) -> tuple[np.ndarray, str]:

@@ -98,6 +98,26 @@ def test_a_quantized_network():
     check(nodes, (1, 3, 9, 9), constants)
 
 
+@pytest.mark.parametrize("opset", [19, 21, 23, 24])
+@pytest.mark.parametrize("precision", [None, onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16])
+@pytest.mark.parametrize("known", [False, True])
+def test_the_division_of_a_quantization(opset, precision, known):
+    """Before operator set 23 it is in float32, then in the dtype of the scale, unless the node names one."""
+    if precision is not None and opset < 23:
+        pytest.skip("the attribute came with operator set 23")
+    attributes = {} if precision is None else {"precision": precision}
+    rng = np.random.default_rng(4)
+    weight = rng.standard_normal((8, 3000)).astype(HALF)
+    scale = (np.abs(weight).max(1) / 127).astype(HALF)
+    nodes = [node("QuantizeLinear", ["w" if known else "x", "s", "z"], ["y"], axis=0, **attributes)]
+    nodes += [node("Identity", ["x"], ["same"])] * known
+    constants = {"s": scale, "z": np.zeros(8, np.int8)} | ({"w": weight} if known else {})
+    results = [value("y", None, np.int8)] + [value("same", None, HALF)] * known
+    proto = model(nodes, [value("x", weight.shape, HALF)], results, constants, opset)
+    feed = {"x": weight}
+    np.testing.assert_array_equal(interpret(proto, feed)[0], run_ort(proto, feed, optimized=True)[0])
+
+
 def test_a_float32_base_with_a_float16_exponent_stays_float32():
     nodes = [
         node("Cast", ["x"], ["w"], to=onnx.TensorProto.FLOAT),

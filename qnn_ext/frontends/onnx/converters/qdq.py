@@ -20,6 +20,7 @@ NARROW_RANGES = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0
 QUANTIZE_DTYPES = ("int8", "uint8", "int16", "uint16", *NARROW.values(), *FLOAT8.values())
 DEQUANTIZE_DTYPES = (*QUANTIZE_DTYPES, "int32")
 _FLOAT32, _FLOAT16 = 1, 10  # TensorProto element types
+_DIVIDES_IN_OWN_DTYPE = 23  # the first version of the operator set in which quantization of float16 divides in float16
 
 
 @converter("QuantizeLinear", since=10)
@@ -27,7 +28,8 @@ def quantize_linear(node: Node) -> relax.Expr:
     """q = saturate(rint(x / scale) + zero_point): a true division, midpoints to even, then the zero point is added;
     for float8 the quotient rounded to it.
 
-    The division is in float32, as in ONNX Runtime, unless the attribute `precision` asks for float16.
+    The division is in float32, as in ONNX Runtime, unless the attribute `precision` asks for float16; by default, that
+    is the scale's dtype since operator set 23.
     """
     onnx_dtype = _output_dtype(node)
     data = node.input(0)
@@ -35,8 +37,11 @@ def quantize_linear(node: Node) -> relax.Expr:
         raise node.unsupported(f"quantizing {node.dtype(0)}; supported: float32, float16, bfloat16 and int32")
     if node.dtype(0) != "float32":
         data = node.emit(relax.op.astype(data, "float32"))
-    half = node.attribute("precision", 0) == _FLOAT16
-    if node.attribute("precision", 0) not in (0, _FLOAT32, _FLOAT16):
+    precision = node.attribute("precision", 0)
+    half = precision == _FLOAT16 or (
+        precision == 0 and node.opset >= _DIVIDES_IN_OWN_DTYPE and node.dtype(1) == "float16"
+    )
+    if precision not in (0, _FLOAT32, _FLOAT16):
         raise node.unsupported("a precision other than float32 and float16")
     if onnx_dtype in FLOAT8.values():
         check_zero_point(node)
