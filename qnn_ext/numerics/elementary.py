@@ -25,6 +25,7 @@ class Arithmetic:
     """The operations that float32 functions use besides + − · /.
 
     const:     a float32 number
+    wide:      a float64 number
     fma:       a·b + c, rounded once
     fence:     a value that no compiler contracts with the next operation
     shared:    (x, body) -> body(x), with x computed only once
@@ -37,6 +38,7 @@ class Arithmetic:
     """
 
     const: Callable[[float], Value]
+    wide: Callable[[float], Value]
     fma: Callable[[Value, Value, Value], Value]
     fence: Callable[[Value], Value]
     shared: Callable[[Value, Callable[[Value], Value]], Value]
@@ -96,6 +98,8 @@ _TANH_SMALL = (
 )
 _TANH_MIDDLE, _TANH_END = 0.625, 9.1
 
+_LOG_TERMS = 9  # of ln(m) = 2·Σ f^(2i + 1) / (2i + 1), f = (m − 1) / (m + 1), for √½ ≤ m ≤ √2: to 2⁻⁴⁷
+
 
 def _exp_of_normal(x: Value, on: Arithmetic) -> Value:
     """e^x, for x where that is a normal number."""
@@ -125,6 +129,33 @@ def guarded_exp(x: Value, on: Arithmetic, of_normal: Callable[[Value, Arithmetic
         return on.select(x, highest, finite, x + on.const(math.inf))
 
     return on.shared(x, guarded)
+
+
+def log(x: Value, on: Arithmetic) -> Value:
+    """ln x of positive normal numbers, from float64: the float32 nearest to it but for one in a million. NaN for NaN, ∞
+    for ∞."""
+
+    def of(x: Value) -> Value:
+        return on.select(x, on.const(math.inf), on.shared(on.exponent(x), lambda n: of_parts(on.scale(x, -n), n)), x)
+
+    def of_parts(m: Value, n: Value) -> Value:
+        half = on.const(math.sqrt(0.5))
+        power = on.select(m, half, n - on.const(1.0), n).astype("float64")
+        mantissa = on.select(m, half, m + m, m).astype("float64")
+        fraction = (mantissa - on.wide(1.0)) / (mantissa + on.wide(1.0))
+        return on.shared(fraction, lambda f: total(f, power))
+
+    def total(f: Value, power: Value) -> Value:
+        series = on.shared(on.fence(f * f), lambda square: arctanh(f, square))
+        return (on.fence(power * on.wide(math.log(2.0))) + series).astype("float32")
+
+    def arctanh(f: Value, square: Value) -> Value:
+        result = on.wide(1.0 / (2 * _LOG_TERMS - 1))
+        for term in range(_LOG_TERMS - 2, -1, -1):
+            result = on.fence(result * square) + on.wide(1.0 / (2 * term + 1))
+        return on.fence((f + f) * result)
+
+    return on.shared(x, of)
 
 
 def _below(number: float, on: Arithmetic) -> Value:
@@ -216,6 +247,7 @@ def _numpy_exponent(x: np.ndarray) -> np.ndarray:
 
 NUMPY = Arithmetic(
     const=np.float32,
+    wide=np.float64,
     fma=reference.fused_multiply_add,
     fence=lambda x: x,
     shared=lambda x, body: body(x),
@@ -252,6 +284,7 @@ def _tir_sign_of(x: Value, y: Value) -> Value:
 
 TIR = Arithmetic(
     const=lambda value: tirx.const(float(np.float32(value)), "float32"),
+    wide=lambda value: tirx.const(float(value), "float64"),
     fma=tir.fused_multiply_add,
     fence=tir.fence,
     shared=tir.shared,

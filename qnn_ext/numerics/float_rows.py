@@ -63,6 +63,15 @@ def softmax(x: Array, axis: int = -1) -> Array:
         return np.ascontiguousarray(np.moveaxis(exps * (np.float32(1) / row_sum(exps)), -1, axis))
 
 
+def log_softmax(x: Array, axis: int = -1) -> Array:
+    """(x − max) − ln Σ e^(x − max) over one axis of float32 values."""
+    rows = np.moveaxis(x, axis, -1)
+    with np.errstate(all="ignore"):
+        below = rows - rows.max(axis=-1, keepdims=True)
+        total = row_sum(elementary.on_arrays(mlas.exp, below))
+        return np.ascontiguousarray(np.moveaxis(below - elementary.on_arrays(elementary.log, total), -1, axis))
+
+
 def lane_softmax(x: Array) -> Array:
     """The same over the last axis, with XNNPACK's exponentials and sums."""
     with np.errstate(all="ignore"):

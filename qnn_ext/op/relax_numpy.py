@@ -152,6 +152,12 @@ def _softmax(call: relax.Call, data: np.ndarray) -> np.ndarray:
     return float_rows.softmax(data, int(call.attrs.axis)) if has_float_rows(call) else evaluate_with_tvm(call, [data])
 
 
+def _log_softmax(call: relax.Call, data: np.ndarray) -> np.ndarray:
+    if not has_float_rows(call):
+        return evaluate_with_tvm(call, [data])
+    return float_rows.log_softmax(data, int(call.attrs.axis))
+
+
 def _layer_norm(call: relax.Call, data: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
     if not has_float_rows(call):
         return evaluate_with_tvm(call, [data, gamma, beta])
@@ -344,6 +350,7 @@ NUMPY_RULES: dict[str, Callable[..., Any]] = {
     "relax.concat": lambda call, fields: np.concatenate(fields, axis=int(call.attrs.axis)),
     **{f"relax.{name}": _elementary(name) for name in ("exp", "erf", "tanh", "sigmoid")},
     "relax.nn.softmax": _softmax,
+    "relax.nn.log_softmax": _log_softmax,
     "relax.nn.layer_norm": _layer_norm,
     "relax.nn.group_norm": _group_norm,
     "relax.nn.instance_norm": _group_norm,

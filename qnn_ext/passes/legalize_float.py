@@ -32,6 +32,7 @@ def float_legalizations() -> dict[str, Legalization]:
     """Legalizations by operator, for the `customize_legalize_map` of `relax.transform.LegalizeOps`."""
     rules = {f"relax.{name}": _elementary(name) for name in ELEMENTARY}
     rules["relax.nn.softmax"] = _guarded(_softmax)
+    rules["relax.nn.log_softmax"] = _guarded(_log_softmax)
     rules["relax.nn.layer_norm"] = _guarded(_layer_norm)
     rules["relax.argmax"] = rules["relax.argmin"] = _extreme_position
     rules["relax.cumsum"] = _guarded(_running_sum, _has_elements)
@@ -114,6 +115,11 @@ def _elementary(name: str) -> Legalization:
 
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(float_rows.softmax, data_of(call), int(call.attrs.axis), primfunc_name_hint="softmax")
+
+
+def _log_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    axis = int(call.attrs.axis)
+    return builder.call_te(float_rows.log_softmax, data_of(call), axis, primfunc_name_hint="log_softmax")
 
 
 def _attention(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

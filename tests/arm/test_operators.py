@@ -130,9 +130,10 @@ def test_elementary_functions(name, cpu, rng):
 @pytest.mark.sampled("cpu")
 @pytest.mark.parametrize("cpu", CPUS)
 @pytest.mark.parametrize("axis", [-1, 1])
-def test_softmax(axis, cpu, rng):
+@pytest.mark.parametrize("operator", [relax.op.nn.softmax, relax.op.nn.log_softmax])
+def test_softmax(operator, axis, cpu, rng):
     x = (rng.standard_normal((4, 9, 50)) * 3).astype(np.float32)
-    module = small_module(lambda builder, params: [relax.op.nn.softmax(*params, axis)], [(x.shape, "float32")])
+    module = small_module(lambda builder, params: [operator(*params, axis)], [(x.shape, "float32")])
     engine = emulated(qnn_ext.build(module, cpu_target(cpu, 1)))
     np.testing.assert_array_equal(engine(x), interpret(module.ir, [x])[0])
 

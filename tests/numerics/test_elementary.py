@@ -63,6 +63,18 @@ def test_close_to_the_function(rng, name):
     assert np.max(np.abs(actual - expected) / np.maximum(scale, 1e-37)) < (3 if name == "silu" else 2.1) * 2.0**-23
 
 
+@pytest.mark.parametrize("cpu", dict.fromkeys(CPUS))
+def test_log(rng, cpu):
+    """The float32 nearest to the logarithm, here of all numbers tried."""
+    spread = 2.0 ** rng.uniform(-126, 127, 3000)
+    near_one = np.float32(1) + np.arange(-500, 500, dtype=np.float32) * np.float32(2.0**-23)
+    x = np.concatenate([spread, near_one, [2**-126, 0.5**0.5, 2**0.5, 3e38, np.inf, np.nan]]).astype(np.float32)
+    x = np.resize(x, -(-len(x) // 16) * 16)
+    found = elementary.on_arrays(elementary.log, x)
+    np.testing.assert_array_equal(evaluate(elementary.log, x, cpu), found)
+    np.testing.assert_array_equal(found, np.log(x.astype(np.float64)).astype(np.float32))
+
+
 def test_ends_of_exp():
     x = np.float32([-np.inf, -1e30, -88, 0, 89, np.inf])
     np.testing.assert_array_equal(elementary.on_arrays(elementary.exp, x), np.float32([0, 0, 0, 1, np.inf, np.inf]))

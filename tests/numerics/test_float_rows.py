@@ -33,6 +33,18 @@ def test_softmax(rng, shape, threads):
     np.testing.assert_allclose(actual, exps / exps.sum(axis=-1, keepdims=True), rtol=2e-6)
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_log_softmax(rng, shape):
+    x = (rng.standard_normal(shape) * 4).astype(np.float32)
+    x.reshape(-1, shape[-1])[0] = np.arange(shape[-1]) * -200  # the sum is 1
+    source = te.placeholder(shape, "float32", "x")
+    actual = run([source, float_rows.log_softmax(source)], [x], shape, 2)
+    np.testing.assert_array_equal(actual, reference.log_softmax(x))
+    below = (x - x.max(axis=-1, keepdims=True)).astype(np.float64)
+    np.testing.assert_allclose(actual, below - np.log(np.exp(below).sum(axis=-1, keepdims=True)), rtol=1e-6, atol=1e-6)
+    assert actual.reshape(-1, shape[-1])[0, 0] == 0
+
+
 def test_masked_softmax(rng):
     x = rng.standard_normal((3, 40)).astype(np.float32)
     x[:, 5:20] = -np.inf

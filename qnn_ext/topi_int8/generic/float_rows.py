@@ -124,6 +124,18 @@ def softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
     return te.compute(shape, lambda *i: exps(*i) * inverse(*rows.of(i)), name="softmax")
 
 
+def log_softmax(x: te.Tensor, axis: int = -1) -> te.Tensor:
+    """(x − max) − ln Σ e^(x − max) over one axis."""
+    shape = [int(size) for size in x.shape]
+    rows = _Rows(shape, axis)
+    high = rows.max(x, "row_max")
+    total = rows.sum(lambda *i: mlas.exp(x(*i) - high(*rows.of(i)), elementary.TIR), "row_total")
+    logarithm = te.compute(
+        total.shape, lambda *i: elementary.log(total(*i), elementary.TIR), name="row_log", attrs={KEEP: True}
+    )
+    return te.compute(shape, lambda *i: (x(*i) - high(*rows.of(i))) - logarithm(*rows.of(i)), name="log_softmax")
+
+
 def lane_softmax(x: te.Tensor) -> te.Tensor:
     """The same over the last axis, with XNNPACK's exponentials and sums, as `numerics.float_rows.lane_softmax`."""
     shape = [int(size) for size in x.shape]
