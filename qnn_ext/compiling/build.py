@@ -47,7 +47,7 @@ from ..passes.integer_transposed import integer_transposed
 from ..passes.join_tables import join_tables
 from ..passes.legalize_float import float_legalizations
 from ..passes.legalize_gpu import gpu_legalizations
-from ..passes.legalize_moves import keep_joins
+from ..passes.legalize_moves import fuse_takes, keep_joins
 from ..passes.legalize_sorting import sorting_legalizations
 from ..passes.observers import drop_observers
 from ..passes.plain_convolutions import plain_convolutions
@@ -365,7 +365,7 @@ def relax_passes(backend: Backend) -> list[tvm.transform.Pass]:
         _bounding(backend.widest_integer),  # before constant folding, which runs the functions
         relax.transform.AnnotateTIROpPattern(),
         fold_calls,
-        *([] if backend.grid else [keep_joins]),
+        *([] if backend.grid else [fuse_takes, keep_joins]),
         relax.transform.RewriteDataflowReshape(),  # before fusion: a reshape is free, a fused one copies
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),

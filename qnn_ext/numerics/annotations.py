@@ -38,6 +38,9 @@ SLICE = "qnn_slice"
 """A kernel copies equally long runs of memory from its operand: the first element, the number of runs, and the elements
 from the start of one to that of the next. Written and read like JOIN."""
 
+TAKE = "qnn_take"
+"""A kernel takes elements along an axis. Written and read by legalize_moves."""
+
 WRITES = "qnn_writes"
 """A kernel copies its first operand and replaces rows along this axis. Written by legalize_moves, read by
 program.in_place, which lets it write into the operand's own memory where nothing reads that any more."""

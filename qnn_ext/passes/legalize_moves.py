@@ -11,16 +11,16 @@ import math
 from typing import Any
 
 import tvm
-from tvm import IRModule, relax, tirx, topi
+from tvm import IRModule, ir, relax, tirx, topi
 
-from ..numerics.annotations import JOIN, SLICE, WRITES
+from ..numerics.annotations import JOIN, SLICE, TAKE, WRITES
 from ..op.arguments import data_of
 from ..op.base import call_attributes, shape_of
 from ..topi_int8.generic import row_writes, scatter
 from .rewrite import bindings_of, op_name
 
 _MOST_JOINED = 64  # operands of one kernel: it selects among them one by one, and TVM's passes recurse that deep
-_OPAQUE = 8  # TVM's kOpaque: an operator that is not fused
+_INJECTIVE, _OPAQUE = 2, 8  # of TVM's patterns: an operator that is fused with others like it, and one that is not
 
 
 def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -59,6 +59,35 @@ def keep_joins(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
     return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
+@tvm.transform.module_pass(opt_level=0)
+def fuse_takes(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
+    """Lets takes at constant positions, such as those of an interpolation, become part of the kernels that read them: a
+    load stands there where a tensor would be written and read. Not if what they take from were fused as well, as it
+    would be computed again each time that it is taken, nor if they are joined, as they are then written in place."""
+    calls = {b.var: b.value for b in bindings_of(mod["main"]) if op_name(b.value) == "call_tir"}
+    fused = {var for var, function in mod.functions_items() if (_pattern(function) or 0) <= _INJECTIVE}
+    joins = [call.args[1].fields for call in calls.values() if JOIN in (mod[call.args[0]].attrs or {})]
+    joined = {part for parts in joins for part in parts}
+    taken: set[Any] = set()  # variables
+    kept: set[Any] = set()  # kernels of takes that stay on their own, wherever they are called
+    for var, call in calls.items():
+        if TAKE not in (mod[call.args[0]].attrs or {}):
+            continue
+        data, positions = call.args[1].fields
+        repeats = data in calls and calls[data].args[0] in fused and data not in taken
+        if repeats or var in joined or not isinstance(positions, ir.GenericConst):
+            kept.add(call.args[0])
+        else:
+            taken.add(var)
+
+    def annotated(var: ir.GlobalVar, function: Any) -> Any:
+        is_fused = TAKE in (function.attrs or {}) and var not in kept
+        return function.with_attr("op_pattern", _INJECTIVE) if is_fused else function
+
+    changed = {var: annotated(var, function) for var, function in mod.functions_items()}
+    return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
 def _pattern(function: Any) -> int | None:
     """TVM's OpPatternKind of a kernel."""
     attributes = function.attrs or {}
@@ -94,7 +123,9 @@ def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """R.take with clipped indices, unless they wrap: TVM's "fast" mode reads whatever lies at the address."""
     mode = "wrap" if call.attrs.mode == "wrap" else "clip"
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
-    return builder.call_te(topi.take, *call.args, axis, mode=mode, primfunc_name_hint="take")
+    result = builder.call_te(topi.take, *call.args, axis, mode=mode, primfunc_name_hint="take")
+    _note(builder, result, {TAKE: True})
+    return result
 
 
 def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
