@@ -35,6 +35,7 @@ from ..passes import (
 from ..passes.attention import cached_attention
 from ..passes.bias_first import bias_first
 from ..passes.blocked_sums import blocked_sums
+from ..passes.blockwise_lanes import blockwise_lanes
 from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
 from ..passes.checks import collect_checks, drop_checks
 from ..passes.empties import without_empties
@@ -329,6 +330,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         partial(plain_convolutions, target=target),
         partial(channels_last, any_order=True),  # float convolutions too
         partial(blocked_sums, target=target),  # of long products, as ONNX Runtime sums them
+        partial(blockwise_lanes, target=target),  # of products by weights in groups
         *([] if grid else [bias_first]),  # of float products, as XNNPACK sums them
         partial(float_products, target=target),  # where an instruction computes them
         partial(winograd, target=target),  # those of 3 × 3 with fewer multiply-adds

@@ -9,6 +9,7 @@ from .bfloat16 import bfloat16
 from .bias_first import bias_first
 from .bitcast import bitcast
 from .blockwise import blockwise_dense, blockwise_dense_int8, blockwise_dequantize
+from .blockwise_lanes import blockwise_dense_lanes
 from .check import check_bounds, check_divisor, first_violation
 from .concatenate import concatenate
 from .conv2d import conv2d
@@ -76,6 +77,7 @@ __all__ = [
     "bitcast",
     "blockwise_dense",
     "blockwise_dense_int8",
+    "blockwise_dense_lanes",
     "blockwise_dequantize",
     "check_bounds",
     "check_divisor",

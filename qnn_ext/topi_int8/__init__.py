@@ -29,6 +29,7 @@ for _name in (
     "generic.dense",
     "generic.batch_matmul",
     "generic.blockwise",
+    "generic.blockwise_lanes",
     "cuda.lowering",
     "cuda.fallback",
     "cuda.dp4a",

@@ -175,6 +175,12 @@ SAMPLES = {
         [("data", (2, 17), "int8"), ("data_scale", (2, 1), "float32"), ("weight", (4, 5), "uint8")],
         lambda x, s, w: op.blockwise_dense_int8(x, s, w, np.float32([[0.5]] * 4), 1, "int2", 17),
     ),
+    "blockwise_dense_lanes": (
+        [("data", (2, 17), "int8"), ("data_scale", (2, 2), "float32")],
+        lambda x, s: op.blockwise_dense_lanes(
+            x, s, np.full((4, 9), 0x5A, np.uint8), np.float32([[0.5, 1]] * 4), 8, np.zeros(4, np.float32), "uint4", 16
+        ),
+    ),
     "attention": (
         [
             ("query", (2, 2, 6, 5), "float32"),

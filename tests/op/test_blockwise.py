@@ -5,6 +5,7 @@ import pytest
 
 from qnn_ext import ShapeError
 from qnn_ext import op as qnn
+from qnn_ext.numerics import mlas_blocks
 from qnn_ext.numerics.packed import pack
 from qnn_ext.op import OPS
 
@@ -49,6 +50,42 @@ def test_sums_are_rounded_group_by_group():
     groups = {"weight_dtype": "int8", "group_size": 1}
     result = OPS["blockwise_dense_int8"].reference(data, unit, weight, scale, np.int32(0), **groups)
     assert result == 1 << 24
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("block", mlas_blocks.BLOCKS)
+def test_lanes(block, bits, rng):
+    """Every column is in one place of one lane, whose sums are those of `blockwise_dense_int8` but for rounding."""
+    depth, dtype = 2 * block + 400, f"uint{bits}"
+    blocks = -(-depth // block)
+    places = np.concatenate([part.places.ravel() for part in mlas_blocks.lanes_of(depth, block)])
+    np.testing.assert_array_equal(np.sort(places), np.arange(blocks * block))
+    packed, zeros = (pack(rng.integers(0, 1 << bits, (6, size)), dtype) for size in (depth, blocks))
+    scale, units = rng.random((6, blocks)).astype(np.float32), rng.random((3, blocks)).astype(np.float32)
+    data, bias = rng.integers(-127, 128, (3, depth)).astype(np.int8), rng.random(6).astype(np.float32)
+    groups = {"weight_dtype": dtype, "group_size": block}
+    result = OPS["blockwise_dense_lanes"].reference(data, units, packed, scale, zeros, bias, **groups)
+    expected = OPS["blockwise_dense_int8"].reference(data, units, packed, scale, zeros, **groups) + bias
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_lanes_of_other_groups():
+    operands = {"data": ((4, 48), "int8"), "data_scale": ((4, 2), "float32"), "weight": ((2, 24), "uint8")}
+    operands |= {"scale": ((2, 2), "float32"), "zero_point": ((), "int32"), "bias": ((2,), "float32")}
+
+    def product(dtype="uint4", group=32, **changes):
+        return qnn.blockwise_dense_lanes(
+            *(var(key, *value) for key, value in (operands | changes).items()), dtype, group
+        )
+
+    product()
+    with pytest.raises(ShapeError, match="must be uint4 or uint8 in groups of 16, 32, 64, 128, 256, found int4"):
+        product("int4")
+    with pytest.raises(ShapeError, match="found uint4 in groups of 24"):
+        product(group=24)
+    for name, shape, wanted in (("data_scale", (4, 1), r"\(4, 2\)"), ("bias", (3,), r"\(2,\)")):
+        with pytest.raises(ShapeError, match=f"{name} must have shape {wanted}"):
+            product(**{name: (shape, "float32")})
 
 
 BAD = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from tvm import relax
@@ -25,6 +25,8 @@ MOST_PADDING = 4
 """How many times K the columns may become if a g_idx makes blocks of different lengths."""
 LEAST_INT8_BLOCK = {2: 32, 4: 16, 8: 16}
 """The smallest block for which ONNX Runtime does so, by bits."""
+LARGEST_INT8_BLOCK = 256
+"""The largest one. It divides longer ones."""
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,22 @@ def _order(node: Node, blocks: int, block: int) -> tuple[np.ndarray, int] | None
 
 def of_int8(node: Node, rows: relax.Expr, weight: BlockedWeight) -> relax.Expr:
     """rows · weightᵀ, with the rows quantized block by block."""
+    weight = _divided(weight, shape_of(rows)[1])
     data, data_scale = _quantized(node, rows, weight.block)
     return node.emit(qnn.blockwise_dense_int8(data, data_scale, *weight.parts, weight.dtype, weight.block))
+
+
+def _divided(weight: BlockedWeight, depth: int) -> BlockedWeight:
+    """The same weight in blocks of no more than the largest."""
+    if weight.block <= LARGEST_INT8_BLOCK:
+        return weight
+    blocks, each = -(-depth // LARGEST_INT8_BLOCK), weight.block // LARGEST_INT8_BLOCK
+    zero_point = weight.zero_point
+    if zero_point.ndim:
+        zeros = unpack(zero_point, weight.dtype, weight.scale.shape[1])
+        zero_point = pack(np.repeat(zeros, each, axis=1)[:, :blocks], weight.dtype)
+    scale = np.ascontiguousarray(np.repeat(weight.scale, each, axis=1)[:, :blocks])
+    return replace(weight, scale=scale, zero_point=zero_point, block=LARGEST_INT8_BLOCK)
 
 
 def _quantized(node: Node, rows: relax.Expr, block: int) -> tuple[relax.Expr, relax.Expr]:
