@@ -1,4 +1,4 @@
-"""If, Loop and Scan: nodes with graphs of their own, which may use every value around them."""
+"""If, Loop, Scan and SequenceMap: nodes with graphs of their own, which may use every value around them."""
 
 from __future__ import annotations
 
@@ -322,8 +322,30 @@ def _split(results: list[relax.Expr], states: int) -> tuple[list[relax.Expr], li
     return results[:states], results[states:]
 
 
+def convert_sequence_map(node: Node, read: Read, run: Run) -> list[Any]:
+    """A graph for each tensor of a sequence, with those of others at the same place and with tensors for all places:
+    sequences of the results."""
+    count = len(node.inputs)
+    inputs = [node.input(index) for index in range(count)]
+    if not inputs or not isinstance(inputs[0], TensorSequence):
+        raise ModelFormatError("the first input must be a sequence")
+    first, *others = [one for one in inputs if isinstance(one, TensorSequence)]
+    if any(one.state is not None for one in (first, *others)):
+        raise LoopSequenceError("a sequence that a loop appends to, read in that loop")
+    if any(one.length != first.length for one in others):
+        raise ModelFormatError("the sequences have different lengths")
+    items = [one.items(node) if isinstance(one, TensorSequence) else [one] * first.length for one in inputs]
+    graph = read("body")
+    if len(graph.inputs) != count:
+        raise ModelFormatError(f"its body has {len(graph.inputs)} inputs, found {count}")
+    rounds = [run(graph, list(values)) for values in zip(*items, strict=True)]
+    by_output = zip(*(only_tensors(results, "a result of the body") for results in rounds), strict=True)
+    return [TensorSequence(tuple(values)) for values in by_output] or [TensorSequence()] * len(graph.outputs)
+
+
 CONTROL_FLOW: dict[str, Callable[[Node, Read, Run], list[relax.Expr]]] = {
     "If": convert_if,
     "Loop": convert_loop,
     "Scan": convert_scan,
+    "SequenceMap": convert_sequence_map,
 }

@@ -240,3 +240,39 @@ def test_refusals(nodes, error, message):
     joined = node("ConcatFromSequence", ["s"], ["y"], axis=0, new_axis=1)
     with pytest.raises(error, match=message):
         from_onnx(model([*nodes, joined], inputs, [result("y")], {"five": INT(5)}))
+
+
+# ---- a graph for each tensor ---------------------------------------------------------------------------------------
+
+
+def mapped(others, body_inputs, split=2):
+    body = graph([node("Mul", ["t", "k"], ["u"]), node("Relu", ["u"], ["v"])], body_inputs, [("u", "f4"), ("v", "f4")])
+    nodes = [
+        node("SplitToSequence", ["x", "split"], ["s"]),
+        node("SplitToSequence", ["y", "other"], ["o"]),
+        node("SequenceMap", ["s", *others], ["m", "n"], body=body),
+        node("ConcatFromSequence", ["m"], ["first"], axis=0),
+        node("ConcatFromSequence", ["n"], ["second"], axis=1),
+    ]
+    constants = {"split": INT(2), "other": INT(split)}
+    inputs = [value("x", (6, 3)), value("y", (6, 3))]
+    return model(nodes, inputs, [result("first"), result("second")], constants)
+
+
+@pytest.mark.parametrize("other", ["o", "z"])
+def test_sequence_map(other, rng):
+    """With another sequence, and with a tensor for all rounds."""
+    proto = mapped([other], [("t", "f4", (2, 3)), ("k", "f4", (2, 3))])
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(random(rng, 2, 3), "z"))
+    check(proto, {"x": random(rng, 6, 3), "y": random(rng, 6, 3)})
+
+
+def test_sequence_map_that_does_not_fit(rng):
+    with pytest.raises(ModelFormatError, match="different lengths"):
+        from_onnx(mapped(["o"], [("t", "f4", (2, 3)), ("k", "f4", (2, 3))], split=3))
+    with pytest.raises(ModelFormatError, match="its body has 1 inputs, found 2"):
+        from_onnx(mapped(["o"], [("t", "f4", (2, 3))]))
+    with pytest.raises(ModelFormatError, match="must be a sequence"):
+        proto = mapped(["o"], [("t", "f4", (2, 3)), ("k", "f4", (2, 3))])
+        proto.graph.node[2].input[0] = "x"
+        from_onnx(proto)
