@@ -7,7 +7,7 @@ multiply-adds, see `float_products`. What is quantized afterwards then has ONNX 
 between two steps. Elsewhere one chain is as good, and needs no sums in between.
 
 A row times a computed matrix, as of attention's probabilities and values in a decoder, has products of its own in MLAS:
-neither fused nor in blocks, but four at a time.
+neither fused nor in blocks, but four at a time; eight partial sums if the matrix is transposed, as keys are.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from .bodies import with_bodies
 from .layout.forms import static_shape
 from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite, total_of, with_main
 
+_SUMS = 8  # partial sums of a row times a transposed matrix
 BLOCKED = "blocked_sums"
 """The attribute of functions whose products are summed in blocks."""
 
@@ -56,8 +57,8 @@ def blocked_sums(mod: IRModule, target: Target) -> IRModule:
             return _with_bias(expr.args[0], expr.args[1], sums, emit)
         if op_name(expr) != "matmul" or not _is_float(expr):
             return None
-        if on_cpu and _is_row(expr) and graph.is_computed(factors_of(expr)[1]) and not graph.is_scaled(var):
-            return _by_fours(expr, emit)
+        if on_cpu and _is_row(expr) and constant_value(factors_of(expr)[1]) is None and not graph.is_scaled(var):
+            return (_by_eights if graph.is_transposed(factors_of(expr)[1]) else _by_fours)(expr, emit)
         blocks = _blocks(expr, emit)
         if len(blocks) < 2:
             return None
@@ -85,12 +86,14 @@ class _Graph:
             around.append(reader.value)
         return any(op_name(value) in ("multiply", "divide") and _has_number(value) for value in around)
 
-    def is_computed(self, matrix: Any) -> bool:
-        """Whether it is neither a constant nor a matrix that ONNX Runtime transposes as it multiplies."""
-        value, axes = self._values.get(matrix), None
-        if value is not None and op_name(value) == "permute_dims":
-            axes = [int(axis) for axis in value.attrs.axes or range(len(shape_of(value)))[::-1]]
-        return constant_value(matrix) is None and (axes is None or axes[-1] == len(axes) - 1)
+    def is_transposed(self, matrix: Any) -> bool:
+        """Whether ONNX Runtime transposes it as it multiplies: its last two axes are exchanged."""
+        value = self._values.get(matrix)
+        if value is None or op_name(value) != "permute_dims":
+            return False
+        rank = len(shape_of(matrix))
+        axes = [int(axis) for axis in value.attrs.axes or range(rank)[::-1]]
+        return axes == [*range(rank - 2), rank - 1, rank - 2]
 
 
 def _has_number(call: relax.Call) -> bool:
@@ -138,6 +141,51 @@ def _by_fours(call: relax.Call, emit: Emit) -> relax.Expr:
     if terms % 2:
         totals.append(part(terms - 1, terms))
     return relax.op.reshape(total_of(totals, emit), shape_of(call))
+
+
+def _by_eights(call: relax.Call, emit: Emit) -> relax.Expr:
+    """Eight partial sums of products, each over every eighth term, from 0 on. For groups of four columns:
+    ((s₀ + s₁) + s₂) + s₃ of the first four and of the last, added; for two further columns, pairs of sums two apart,
+    those of even places first; for a last column, neighbours."""
+    x, y = factors_of(call)
+    *batch, terms, columns = shape_of(y)
+    rows = emit(relax.op.permute_dims(y, [*range(len(batch)), len(batch) + 1, len(batch)]))
+    products = emit(relax.op.multiply(x, rows))
+    if terms % _SUMS:
+        widths = [0, 0] * (len(shape_of(products)) - 1)
+        products = emit(relax.op.nn.pad(products, [*widths, 0, _SUMS - terms % _SUMS]))
+    *lead, _, _ = shape_of(products)
+    split = emit(relax.op.reshape(products, (*lead, columns, -(-terms // _SUMS), _SUMS)))
+    sums, axis = emit(relax.op.sum(split, [len(lead) + 1])), len(lead)
+    whole = columns // 4 * 4
+    pairs_end = columns // 2 * 2
+    found = []
+    for start, stop, fold in ((0, whole, _of_four), (whole, pairs_end, _of_two), (pairs_end, columns, _of_one)):
+        if start < stop:
+            parts = [
+                emit(relax.op.strided_slice(sums, [axis, axis + 1], [start, one], [stop, one + 1]))
+                for one in range(_SUMS)
+            ]
+            found.append(fold(parts, emit))
+    total = found[0] if len(found) == 1 else emit(relax.op.concat(found, axis))
+    return relax.op.reshape(total, shape_of(call))
+
+
+def _of_four(s: list[relax.Expr], emit: Emit) -> relax.Expr:
+    """The eight partial sums of columns, added as for groups of four."""
+    return total_of([total_of(s[:4], emit), total_of(s[4:], emit)], emit)
+
+
+def _of_two(s: list[relax.Expr], emit: Emit) -> relax.Expr:
+    """The same for two columns."""
+    fours = [[total_of([s[place], s[place + 2]], emit) for place in (one, one + 4)] for one in (0, 1)]
+    return total_of([total_of(pair, emit) for pair in fours], emit)
+
+
+def _of_one(s: list[relax.Expr], emit: Emit) -> relax.Expr:
+    """The same for a single column."""
+    pairs = [total_of(s[place : place + 2], emit) for place in range(0, _SUMS, 2)]
+    return total_of([total_of(pairs[:2], emit), total_of(pairs[2:], emit)], emit)
 
 
 def _blocks(call: relax.Call, emit: Emit) -> list[relax.Expr]:

@@ -287,6 +287,19 @@ def test_a_row_times_a_computed_matrix(rng, terms, columns, scale):
     check_quantized(nodes, {"factor": F32(scale)} if scale else {}, x, interpreted=False)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 3, 2), (0, 2, 3, 1)])
+@pytest.mark.parametrize("terms, columns, scale", [(64, 24, 0), (37, 22, 0), (5, 7, 0), (130, 33, 0), (64, 24, 0.3)])
+def test_a_row_times_a_transposed_matrix(rng, terms, columns, order, scale):
+    """Eight partial sums of each column, which ONNX Runtime reads in place, unless other axes move too."""
+    shape = [0] * 4
+    for axis, extent in zip(order, (2, 3, terms, columns), strict=True):
+        shape[axis] = extent
+    x = {"a": numbers(rng, 2, 3, 1, terms), "b": numbers(rng, *shape)}
+    nodes = [node("Transpose", ["b"], ["c"], perm=order), node("MatMul", ["a", "c"], ["t" if scale else "y"])]
+    nodes += [node("Mul", ["t", "factor"], ["y"])] if scale else []
+    check_quantized(nodes, {"factor": F32(scale)} if scale else {}, x, interpreted=False)
+
+
 @pytest.mark.parametrize("rows", [1, 7])
 @pytest.mark.parametrize("terms", [256, 257, 700])
 def test_products_by_constants(rng, rows, terms):
