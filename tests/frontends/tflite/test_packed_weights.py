@@ -143,12 +143,13 @@ def test_lookups_of_matrices() -> None:
 
 
 @pytest.mark.parametrize("kernel", [1, 3])
-@pytest.mark.parametrize("scales", ["channel", "tensor"])
-def test_convolutions_equal_litert(kernel: int, scales: str) -> None:
-    """XNNPACK leaves those of 4 bits alone, so that an image has one scale; those of one pixel are products."""
+@pytest.mark.parametrize(("scales", "groups"), [("channel", 1), ("tensor", 1), ("channel", 2)])
+def test_convolutions_equal_litert(kernel: int, scales: str, groups: int) -> None:
+    """XNNPACK leaves those of 4 bits alone, so that an image has one scale; those of one pixel are products. LiteRT's
+    reference kernel computes all groups; it multiplies by the scales of channels before that of the image."""
     rng, sketch = np.random.default_rng(0), Sketch()
     x = sketch.tensor((2, 5, 5, 8), TYPES.FLOAT32, name="x")
-    w, _ = Weight(4, scales).add(sketch, (6, kernel, kernel, 8), rng)
+    w, _ = Weight(4, scales).add(sketch, (6, kernel, kernel, 8 // groups), rng)
     b = sketch.tensor((6,), TYPES.FLOAT32, rng.normal(size=6).astype(np.float32))
     y = sketch.tensor((2, 6 - kernel, 6 - kernel, 6), TYPES.FLOAT32, name="y")
     options = schema.Conv2DOptionsT()
@@ -158,8 +159,11 @@ def test_convolutions_equal_litert(kernel: int, scales: str) -> None:
     data = rng.normal(size=(2, 5, 5, 8)).astype(np.float32)
     model = sketch.bytes()
     for numerics, kind in (("float32", OpResolverType.AUTO), ("tflite", OpResolverType.BUILTIN_REF)):
-        result = ours(model, data, numerics, "blockwise_dense_int8" if kernel == 1 else "conv2d")
-        assert_close(result, litert(model, data, kind))
+        result = ours(model, data, numerics, "blockwise_dense_int8" if kernel == groups == 1 else "conv2d")
+        if groups == 1:
+            assert_close(result, litert(model, data, kind))
+        else:
+            np.testing.assert_array_equal(result, litert(model, data, kind))
 
 
 def quantized(

@@ -184,7 +184,7 @@ def hybrid_convolution(
 ) -> relax.Expr:
     """Convolution of float32 activations, quantized per image at run time, with int8 weights (OHWI, `qparams`).
     The reference kernel of CONV_2D, with scales of channels, and the optimized one of DEPTHWISE_CONV_2D multiply by one
-    scale after the other."""
+    scale after the other; the reference one also computes all convolutions of groups."""
     asymmetric |= node.delegated
     rows = quantize_rows(node, data, shape_of(data)[0], asymmetric)
     pointwise = shape_of(weight)[1:3] == (1, 1) and geometry == Geometry()
@@ -195,7 +195,8 @@ def hybrid_convolution(
     if node.operator.name == "DEPTHWISE_CONV_2D":
         weight_first = not node.reference_kernels
     else:
-        weight_first = node.operator.name == "CONV_2D" and qparams.per_channel and node.reference_kernels
+        is_reference = node.reference_kernels or geometry.groups > 1
+        weight_first = node.operator.name == "CONV_2D" and qparams.per_channel and is_reference
     return node.activate(dequantize_accumulator(node, acc, rows, weight_sum, qparams.scale, bias, weight_first))
 
 
