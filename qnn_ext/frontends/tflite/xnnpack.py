@@ -161,6 +161,8 @@ def _weighted(
         weights, offsets = node.input(weight), node.input(bias)
         if weights is None or not weights.is_constant or not _normal(weights):
             return False
+        if offsets is not None and not offsets.is_constant:
+            return False
         if _is_hybrid(node, data, weights):
             if weights.narrow is not None or weights.blocks is not None:
                 return narrow and _is_narrow(weights, axis)
@@ -175,7 +177,7 @@ def _weighted(
             return False
         if offsets is None:
             return not needs_bias
-        return offsets.dtype == "int32" and offsets.is_constant
+        return offsets.dtype == "int32"
 
     return rule
 

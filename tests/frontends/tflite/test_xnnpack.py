@@ -114,6 +114,19 @@ def test_float_activations_of_int8_convolutions(rng, kernel, stride, units, dept
     check(graph, output, values, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("name", ["CONV_2D", "FULLY_CONNECTED"])
+def test_float_products_with_a_computed_bias(rng, name):
+    """XNNPACK takes constant biases alone; LiteRT's kernels multiply by both scales at once."""
+    graph, shape = Graph(), (2, 3, 3, 6) if name == "CONV_2D" else (5, 6)
+    x, bias = graph.input(shape, "float32"), graph.input((7,), "float32")
+    weights = rng.integers(-127, 128, (7, 1, 1, 6) if name == "CONV_2D" else (7, 6)).astype(np.int8)
+    output = graph.tensor((*shape[:-1], 7), "float32")
+    window = {"strideH": 1, "strideW": 1, "dilationHFactor": 1, "dilationWFactor": 1, "padding": "VALID"}
+    options = window if name == "CONV_2D" else {"asymmetricQuantizeInputs": True}
+    graph.op(name, [x, graph.const(weights, q=Q(np.linspace(0.01, 0.02, 7), 0)), bias], [output], act="none", **options)
+    check(graph, output, *(rng.normal(0, 1, dims).astype(np.float32) for dims in (shape, (7,))))
+
+
 @pytest.mark.parametrize(
     ("window", "stride", "padding"),
     [
