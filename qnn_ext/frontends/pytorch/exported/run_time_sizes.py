@@ -1,5 +1,5 @@
 """Operators of an exported program that read tensors whose sizes are known only at run time, or such a size itself,
-which the program has as a number.
+which the program has as a number; and those that make tensors of such sizes, from numbers computed from data.
 
 Where a converter takes numbers from shapes, it has a counterpart here (`counterparts.py`); those in `_CARRYING` take
 none, and what they emit carries the sizes on (`sizes.py`). All other operators are refused.
@@ -7,13 +7,18 @@ none, and what they emit carries the sizes on (`sizes.py`). All other operators 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
 
 import numpy as np
+import torch
+from torch import fx
+from torch.utils._sympy.value_ranges import bound_sympy
 from tvm import relax
 
+from .... import op as qnn
 from ....errors import UnsupportedOperatorError
 from ....op.base import constant, shape_of
 from ... import data_dependent as build
@@ -35,6 +40,10 @@ _CARRYING = """
 """
 _COUNTERPARTS = Counterparts(_CARRYING)
 _converter = _COUNTERPARTS.of
+_WITH_DIMS = frozenset((
+    "_unsafe_view", "arange", "broadcast_to", "expand", "full", "new_full", "new_ones", "new_zeros", "ones", "reshape",
+    "view", "zeros",
+))  # fmt: skip
 _NUMBERS: dict[str, Callable[[Sizes, Any, Any], Any]] = {
     "add": Sizes.plus,
     "sub": Sizes.minus,
@@ -54,13 +63,18 @@ def convert_with_sizes(importer: Any, name: str, arguments: Callable[[], list[An
     name: the node's target; arguments: what it reads
     """
     sizes = importer.assembly.builder.sizes
-    if sizes.none:
+    short = name.split(".")[1] if "." in name else name
+    numbers = _computed_dims(importer) if short in _WITH_DIMS else {}
+    if sizes.none and not numbers:
         return None
     values = arguments()
+    if numbers:
+        declared = {number: _declared(importer, sizes, node) for number, node in numbers.items()}
+        values = [_replaced(value, declared) if isinstance(value, list) else value for value in values]
+        return _COUNTERPARTS.converters[short](importer, sizes, *values)
     read = list(_leaves(values))
     if not any(isinstance(value, Size) or sizes.of(value) for value in read):
         return None
-    short = name.split(".")[1] if "." in name else name
     if "." not in name and short in _NUMBERS and all(isinstance(value, (int, Size)) for value in values):
         return _NUMBERS[short](sizes, *values)
     if short in _COUNTERPARTS.converters:
@@ -73,6 +87,55 @@ def convert_with_sizes(importer: Any, name: str, arguments: Callable[[], list[An
     if short not in _COUNTERPARTS.carrying:
         sizes.refuse(read, short)
     return None
+
+
+# ---- numbers computed from data that are sizes ----------------------------------------------------------------------
+
+
+def _computed_dims(importer: Any) -> dict[relax.Expr, fx.Node]:
+    """The arguments of the current node that are integers which the model computes from data."""
+    found = {}
+    for arg in _leaves(importer.node.args):
+        value = importer.resolve(arg) if isinstance(arg, fx.Node) else None
+        if isinstance(value, relax.Expr) and isinstance(arg.meta.get("val"), torch.SymInt):
+            found[value] = arg
+    return found
+
+
+def _declared(importer: Any, sizes: Sizes, node: fx.Node) -> Any:
+    """A number that the model computes from data as a size, within the range that the program declares; the engine
+    raises InputError beyond it."""
+    args: Any = node.args
+    if node.target in (operator.add, operator.mul, operator.sub, operator.floordiv) and isinstance(args[1], int):
+        name = _NUMBERS[getattr(node.target, "__name__", "")]
+        return name(sizes, _declared(importer, sizes, args[0]), args[1])
+    value = importer.resolve(node)
+    if not isinstance(value, relax.Expr):
+        return value
+    limits = _range(importer, node)
+    if limits is None:
+        raise UnsupportedOperatorError(
+            f"{importer.label}: a dimension is the number '{node.name}', which depends on the data and has no largest "
+            "value: add torch._check(number <= …) to the model before it is exported"
+        )
+
+    def make() -> Size:
+        checked = importer.emit(qnn.check_bounds(cast(importer, value, "int64"), *limits, importer.label))
+        return sizes.size(checked, limits[1], importer.label)
+
+    return sizes.once(("declared", value), make)
+
+
+def _range(importer: Any, node: fx.Node) -> tuple[int, int] | None:
+    """The least and the largest value of an integer by the constraints of the program; None if nothing limits it."""
+    found = bound_sympy(node.meta["val"].node.expr, importer.program.range_constraints)
+    return (max(int(found.lower), 0), int(found.upper)) if found.upper.is_Integer else None
+
+
+def _replaced(value: Any, declared: dict[relax.Expr, Any]) -> Any:
+    if isinstance(value, list):
+        return [_replaced(item, declared) for item in value]
+    return declared.get(value, value) if isinstance(value, relax.Expr) else value
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -147,11 +210,12 @@ def _filled(importer: Any, sizes: Sizes, dims: list[Any], rest: tuple[Any, ...])
 
 @_converter("arange")
 def _arange(importer: Any, sizes: Sizes, *_arguments: Any) -> relax.Expr:
-    numbers = [importer.resolve(arg) for arg in importer.node.args]
+    declared = {number: _declared(importer, sizes, node) for number, node in _computed_dims(importer).items()}
+    numbers = _replaced([importer.resolve(arg) for arg in importer.node.args], declared)
     start, stop, step = [0, *numbers, 1] if len(numbers) == 1 else [*numbers, 1][:3]
     if not isinstance(start, int) or start < 0 or step != 1 or not isinstance(stop, Size):
         raise UnsupportedOperatorError("a range other than from an integer up to a size in steps of 1")
-    count = sizes.greatest(sizes.plus(stop, -start), 0)
+    count = sizes.greatest(sizes.plus(stop, -start), 0) if start else stop
     dtype = dtype_name(importer.meta.dtype)
     return build.counting(sizes, start, count, 1, dtype) if isinstance(count, Size) else constant(np.zeros(0, dtype))
 
@@ -168,10 +232,19 @@ def sliced(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, end
     if isinstance(first, relax.Expr) and isinstance(length, int) and not sizes.of(x):
         return window(importer, x, axis, first, length, step)
     size = build.dims_of(sizes, x)[axis]
+    if isinstance(last, relax.Expr) and isinstance(size, int) and first == 0:
+        last = _length(importer, sizes, last, size)
     first, last = (build.computed_position(sizes, bound, size, importer.label) for bound in (first, last))
     if (first, step) == (0, 1) and isinstance(last, int) and last >= build.WHOLE:
         return x
     return build.sliced(sizes, x, axis, first, last, step)
+
+
+def _length(importer: Any, sizes: Sizes, last: relax.Expr, size: int) -> Any:
+    """The end of a part from 0 on: the size that it is if the program declares that it is within the axis."""
+    node = _computed_dims(importer).get(last)
+    limits = _range(importer, node) if node is not None else None
+    return last if node is None or limits is None or limits[1] > size else _declared(importer, sizes, node)
 
 
 @_converter("narrow")

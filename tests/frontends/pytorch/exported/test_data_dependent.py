@@ -196,6 +196,41 @@ def test_slices_with_bounds_computed_at_run_time(name, rng):
     check(PARTS[name], *((x, np.array(number)) for number in (3, 0, 6, 1)), build=True)
 
 
+def _filled(model, x, n):
+    k = _within(n, 0, 6)
+    return (
+        torch.zeros(k, 2), torch.full((k + 1,), 7.0), x.new_ones((2, k)), x[:k] * torch.ones(k, 7), x[:, :k].sum(1),
+        torch.cat([x[0, :k], torch.zeros(k)]), torch.zeros(2 * k), torch.zeros(k // 2, 1), x[0, 0].expand(k, 3) * k,
+    )  # fmt: skip
+
+
+def _counted(model, x, n):
+    k = _within(n, 0, 6)
+    return torch.arange(k), x[torch.arange(k)] + 1, (x[:k] > torch.arange(k).unsqueeze(1)).int()
+
+
+@pytest.mark.parametrize("function", [_filled, _counted])
+def test_sizes_computed_at_run_time(function, rng):
+    x = rng.integers(-9, 9, (8, 7)).astype(np.float32)
+    check(function, *((x, np.array(number)) for number in (3, 0, 6, 1)), build=True)
+
+
+def test_sizes_beyond_their_declared_range():
+    model = Function(lambda _, n: torch.zeros(_within(n, 2, 6)) + 1).eval()
+    module = qnn_ext.from_pytorch(torch.export.export(model, (torch.tensor(3),)))
+    for runner in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        for number in (1, 7, -1):
+            with pytest.raises(qnn_ext.InputError, match="zeros"):
+                runner(np.array(number))
+
+
+def test_sizes_that_nothing_limits_are_refused():
+    model = Function(lambda _, n: torch.zeros(n.item())).eval()
+    program = torch.export.export(model, (torch.tensor(3),))
+    with pytest.raises(UnsupportedOperatorError, match=r"aten.zeros.*no largest value: add torch._check"):
+        qnn_ext.from_pytorch(program)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_distinct_elements(rng, dtype):
     def unique(_, x):
