@@ -289,6 +289,7 @@ class Interpreter:
         if signature_key not in entries:
             raise InvalidArgument(f"signature_key must be one of {sorted(entries)}, found {signature_key!r}")
         entry = entries[signature_key]
+        with_main(self._model, signature_key)  # raises where its tensors are not those of the subgraph
         return SignatureRunner(self._of(entry.subgraph_index), entry)
 
     def _of(self, subgraph: int) -> Interpreter:

@@ -62,7 +62,8 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Signature:
-    """A named entry point: names of some inputs and outputs (tensor indices) of a subgraph."""
+    """A named entry point: names of some inputs and outputs (tensor indices) of a subgraph. Files exist, of
+    ai-edge-quantizer, whose signatures name others of its tensors."""
 
     signature_key: str
     inputs: dict[str, int]
@@ -130,8 +131,8 @@ def _read_model(file: FlatFile, root: Any) -> Model:
     )
     if not subgraphs:
         raise ModelFormatError("the file holds no subgraph")
-    ports = [(frozenset(graph.inputs), frozenset(graph.outputs)) for graph in subgraphs]
-    signatures = tuple(_read_signature(file, table, ports) for table in file.tables(root, "SignatureDefs"))
+    counts = [len(graph.tensors) for graph in subgraphs]
+    signatures = tuple(_read_signature(file, table, counts) for table in file.tables(root, "SignatureDefs"))
     return Model(root.Version(), text(root.Description()), subgraphs, signatures)
 
 
@@ -268,21 +269,18 @@ def _started_variables(operator: Operator, tensors: tuple[Tensor, ...]) -> list[
     return [index for index in operator.outputs if tensors[index].is_variable]
 
 
-def _read_signature(file: FlatFile, table: Any, ports: list[tuple[frozenset[int], frozenset[int]]]) -> Signature:
-    """ports: the input and output tensors of each subgraph."""
+def _read_signature(file: FlatFile, table: Any, counts: list[int]) -> Signature:
+    """counts: the number of tensors of each subgraph."""
     key, index = text(table.SignatureKey()), table.SubgraphIndex()
-    if not 0 <= index < len(ports):
-        raise ModelFormatError(f"signature '{key}' refers to subgraph {index}, but there are {len(ports)}")
-    inputs = _signature_names(file, table, "Inputs", key, ports[index][0])
-    outputs = _signature_names(file, table, "Outputs", key, ports[index][1])
+    if not 0 <= index < len(counts):
+        raise ModelFormatError(f"signature '{key}' refers to subgraph {index}, but there are {len(counts)}")
+    inputs, outputs = (_signature_names(file, table, field, key, counts[index]) for field in ("Inputs", "Outputs"))
     return Signature(key, inputs, outputs, index)
 
 
-def _signature_names(file: FlatFile, table: Any, field: str, key: str, allowed: frozenset[int]) -> dict[str, int]:
+def _signature_names(file: FlatFile, table: Any, field: str, key: str, count: int) -> dict[str, int]:
     names = {text(entry.Name()): entry.TensorIndex() for entry in file.tables(table, field)}
     for name, tensor in names.items():
-        if tensor not in allowed:
-            raise ModelFormatError(
-                f"signature '{key}': '{name}' is tensor {tensor}, which is not one of the subgraph's {field.lower()}"
-            )
+        if not 0 <= tensor < count:
+            raise ModelFormatError(f"signature '{key}': '{name}' is tensor {tensor}, but there are {count}")
     return names

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...errors import QnnError
-from .reader import Model, Subgraph, Tensor
+from ...errors import ModelFormatError, QnnError
+from .reader import Model, Signature, Subgraph, Tensor
 
 
 def with_main(model: Model, signature: str | None) -> Model:
     """The model with a signature's subgraph as the main one, its inputs and outputs named as the signature does. Raises
-    QnnError if there is none of this name."""
+    QnnError if there is none of this name, ModelFormatError if it names tensors that are neither."""
     if signature is None:
         return model
     known = {entry.signature_key: entry for entry in model.signatures}
@@ -21,9 +21,20 @@ def with_main(model: Model, signature: str | None) -> Model:
         found = ", ".join(map(repr, known)) or "none"
         raise QnnError(f"the model has no signature {signature!r}; it has {found}")
     entry = known[signature]
+    _check(entry, model.subgraphs[entry.subgraph_index])
     graph = _named(model.subgraphs[entry.subgraph_index], entry.inputs, entry.outputs)
     subgraphs = tuple(graph if one.index == graph.index else one for one in model.subgraphs)
     return replace(model, subgraphs=subgraphs, main=graph.index, variables=_variables(model))
+
+
+def _check(entry: Signature, graph: Subgraph) -> None:
+    for kind, names, ports in (("inputs", entry.inputs, graph.inputs), ("outputs", entry.outputs, graph.outputs)):
+        for name, tensor in names.items():
+            if tensor not in ports:
+                raise ModelFormatError(
+                    f"signature '{entry.signature_key}': '{name}' is tensor {tensor}, which is not one of the "
+                    f"subgraph's {kind}; import the subgraph by the names of its tensors, without a signature"
+                )
 
 
 def _named(graph: Subgraph, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Subgraph:

@@ -490,7 +490,7 @@ def test_bad_model_and_signatures() -> None:
     refuse(sketch, "no subgraph")
     for bad, message in [
         (signature("s", {"x": 0}, {"y": 1}, subgraph=1), "subgraph 1"),
-        (signature("s", {"x": 1}, {"y": 1}), "'x' is tensor 1"),
+        (signature("s", {"x": 7}, {"y": 1}), "'x' is tensor 7"),
         (signature("s", {"x": 0}, {"y": 5}), "'y' is tensor 5"),
     ]:
         sketch = unary(OPS.RELU)

@@ -9,7 +9,7 @@ from ai_edge_litert.interpreter import Interpreter as LiteRT
 
 import qnn_ext
 from qnn_ext.compat import litert
-from qnn_ext.errors import QnnError
+from qnn_ext.errors import ModelFormatError, QnnError
 from qnn_ext.evaluation import frameworks
 from qnn_ext.frontends.tflite.importer import from_tflite
 
@@ -216,3 +216,19 @@ def test_runners_of_the_changed_import(make) -> None:
         alone = from_tflite(model, signature=name)
         expected = qnn_ext.build(alone, num_threads=1).run(inputs)["total"]
         np.testing.assert_array_equal(ours.get_signature_runner(name)(**inputs)["total"], expected)
+
+
+def test_a_signature_of_other_tensors() -> None:
+    """ai-edge-quantizer leaves them behind where it puts a cast before an output: only the signature is refused."""
+    sketch = Sketch()
+    x, y, z = (sketch.tensor((2, 3), TYPES.FLOAT32, name=name) for name in "xyz")
+    sketch.operator(OPS.RELU, [x], [y])
+    sketch.operator(OPS.NEG, [y], [z], schema.NegOptionsT())
+    sketch.graph.inputs, sketch.graph.outputs = [x], [z]
+    sketch.model.signatureDefs = [signature("s", {"x": x}, {"y": y})]
+    content = sketch.bytes()
+    assert [spec.name for spec in from_tflite(content).outputs] == ["z"]
+    interpreter = litert.Interpreter(model_content=content)
+    for act in (lambda: from_tflite(content, signature="s"), lambda: interpreter.get_signature_runner("s")):
+        with pytest.raises(ModelFormatError, match="'y' is tensor 1, which is not one of the subgraph's outputs"):
+            act()
