@@ -205,8 +205,16 @@ def _is_narrow(weights: Tensor, axis: int) -> bool:
 
 
 def _transpose_conv(node: _Node) -> bool:
-    of_floats = _floats(node, 1, 2) and _is_constant(node.input(1))
-    return _is_constant(node.input(0)) and (of_floats or _weighted(2, 1, 3, needs_bias=False, axis=0)(node))
+    """With padding, only those whose windows leave no gaps."""
+    weights, options = node.input(1), node.options
+    if not _is_constant(node.input(0)) or weights is None:
+        return False
+    strides = options["stride_h"], options["stride_w"]
+    has_gaps = any(size < stride for size, stride in zip(weights.shape[1:3], strides, strict=False))
+    if options["padding"] == "SAME" and has_gaps:
+        return False
+    of_floats = _floats(node, 1, 2) and weights.is_constant
+    return of_floats or _weighted(2, 1, 3, needs_bias=False, axis=0)(node)
 
 
 def _batch_matmul(node: _Node) -> bool:

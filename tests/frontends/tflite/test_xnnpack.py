@@ -114,6 +114,21 @@ def test_float_activations_of_int8_convolutions(rng, kernel, stride, units, dept
     check(graph, output, values, tolerance=1e-4)
 
 
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("kernel", [(1, 1), (1, 2), (2, 1), (2, 2)])
+def test_midpoints_of_transposed_convolutions_with_gaps(rng, kernel, padding):
+    """XNNPACK takes those with gaps between the windows only if nothing is padded."""
+    graph, x = Graph(), rng.integers(-128, 128, (1, 9, 9, 4)).astype(np.int8)
+    weights = rng.integers(-2, 3, (5, *kernel, 4)).astype(np.int8)
+    shape, bias = (1, 18, 18, 5), rng.integers(-9, 9, 5).astype(np.int32)
+    data = graph.input(x.shape, "int8", Q(1.0, 1))
+    operands = [graph.const(list(shape), "int32"), graph.const(weights, q=Q(np.full(5, 0.5), 0)), data]
+    output = graph.tensor(shape, "int8", Q(1.0, 1))
+    options = {"padding": padding, "strideH": 2, "strideW": 2, "act": "none"}
+    graph.op("TRANSPOSE_CONV", [*operands, graph.const(bias, q=Q(np.full(5, 0.5), 0))], [output], **options)
+    check(graph, output, x)
+
+
 @pytest.mark.parametrize("name", ["CONV_2D", "FULLY_CONNECTED"])
 def test_float_products_with_a_computed_bias(rng, name):
     """XNNPACK takes constant biases alone; LiteRT's kernels multiply by both scales at once."""
