@@ -36,6 +36,7 @@ from .arguments import checked_arguments
 from .complex_numbers import is_complex, is_written_with_parts, on_parts
 from .constants import INNER_TENSOR, NOT_CONSTANT, Values, check_parts, fold, inner_tensor, loses_integers
 from .control_flow import converter_of
+from .float_blocks import FloatBlocks, without_blocks
 from .functional import prepared
 from .registry import CONVERTERS
 from .run_time_sizes import convert_with_sizes
@@ -79,6 +80,7 @@ class ProgramImporter:
         _refuse_training(program, source)
         check_parts({**program.state_dict, **program.constants}, source)
         self._names = _user_inputs(program)  # which decompositions of a program read from a file do not keep
+        program, self._float_blocks = without_blocks(program, source)
         self.program = prepared(program, source, self._is_supported)
 
     # ---- what converters use -------------------------------------------------------------------------------------
@@ -147,6 +149,8 @@ class ProgramImporter:
     def _converted(self) -> list[tuple[str, relax.Expr]]:
         """The outputs of the program, then the new values of its states, with their names."""
         graph = self.program.graph_module
+        for node, blocks in self._packed.items():
+            self._values[node] = self.emit(blocks.dequantized())
         return self._results(self._walk(graph, _live_nodes(graph.graph)))
 
     def _walk(self, module: fx.GraphModule, live: set[fx.Node]) -> Any:
@@ -298,6 +302,7 @@ class ProgramImporter:
         self._bound: list[str] = []
         mutated = self.program.graph_signature.buffers_to_mutate.values()
         self._states: dict[str, State] = {}
+        self._packed: dict[fx.Node, FloatBlocks] = {}
         state = {**self.program.state_dict, **self.program.constants}
         user_inputs = iter(self._names)
         for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
@@ -306,7 +311,9 @@ class ProgramImporter:
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 if spec.target not in state:
                     raise ModelFormatError(f"{self.source}: the program lacks the value of '{spec.target}'")
-                if spec.target in mutated:
+                if spec.target in self._float_blocks:
+                    self._packed[node] = self._float_blocks[spec.target]
+                elif spec.target in mutated:
                     self._bind_state(node, spec.target, state[spec.target])
                 else:
                     self._values.tensors[node] = state[spec.target]

@@ -105,3 +105,55 @@ def test_scales_that_are_not_finite():
         ModelFormatError, match=r"dequantize_affine.*the scales and zero points of a weight must be finite"
     ):
         from_exported_program(program)
+
+
+# ---- NVFP4 -----------------------------------------------------------------------------------------------------------
+
+
+class Normalized(nn.Module):
+    """PyTorch decomposes the normalization, and so sees the whole program."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer, self.head = nn.RMSNorm(64), nn.Linear(64, 48), nn.Linear(48, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.relu(self.layer(self.norm(x))))
+
+
+def nvfp4(dynamic: bool = False):
+    config = pytest.importorskip("torchao.prototype.mx_formats").NVFP4WeightOnlyConfig(dynamic)
+    torch.manual_seed(0)
+    network, x = Normalized().eval(), torch.randn(3, 64)
+    quantize_(network, config)
+    return network, torch.export.export(network, (x,)), x
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_floats_of_4_bits(dynamic):
+    """Blocks of 16 floats (e2m1) become integers, with another scale for all of them where that is quantized, too."""
+    network, program, x = nvfp4(dynamic)
+    module = qnn_ext.from_pytorch(program)
+    assert module.script().count("R.qnn.blockwise_dense") == 2
+    assert packed_bytes(module) == 64 * 48 + 48 * 16
+    with torch.no_grad():
+        expected = network(x).numpy()
+    for run in (Interpreter(module), qnn_ext.build(module, num_threads=1)):
+        np.testing.assert_allclose(run(x.numpy()), expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+    assert type(program.state_dict["layer.weight"]).__name__ == "NVFP4Tensor"  # the caller's program stays
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda scale: torch.full_like(scale, float("nan")),
+        lambda scale: scale[:-1].clone(),
+        lambda scale: scale.reshape(-1)[:0].clone(),
+    ],
+)
+def test_damaged_scales_of_floats(change):
+    _, program, _ = nvfp4()
+    weight = program.state_dict["layer.weight"]
+    weight.scale = change(weight.scale)
+    with pytest.raises(ModelFormatError, match=r"layer\.weight.*damaged.*quantize the model again"):
+        qnn_ext.from_pytorch(program)
