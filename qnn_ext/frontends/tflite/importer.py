@@ -389,8 +389,9 @@ def _open_axes(tensor: Tensor) -> list[int]:
 
 def _shape_fits(shape: tuple[int, ...], tensor: Tensor) -> bool:
     """Whether an inferred shape agrees with the declared one; dimensions left open in the file agree with anything, and
-    an operator whose output shape is only known at run time declares no dimensions at all."""
-    if not tensor.shape or tensor.shape == shape:
+    an operator whose output shape is only known at run time declares no dimensions at all. TensorFlow's converter
+    declares NON_MAX_SUPPRESSION's results, and what is computed of them, with a batch of 1, which LiteRT's lack."""
+    if not tensor.shape or tensor.shape == shape or tensor.shape == (1, *shape):
         return True
     signature = tensor.shape_signature or tensor.shape
     return len(shape) == len(signature) and all(s in (-1, dim) for s, dim in zip(signature, shape, strict=True))

@@ -144,14 +144,14 @@ def test_bits(dtype):
         assert_equals_litert(graph.build(), [[x, y]])
 
 
-def suppression(operator, count, most, least, iou, sigma=0.0):
+def suppression(operator, count, most, least, iou, sigma=0.0, batch=()):
     graph = Graph()
     boxes, scores = graph.input((count, 4), "float32"), graph.input((count,), "float32")
     thresholds = [graph.const(np.float32(value)) for value in (iou, least)]
-    outputs = [graph.output((most,), "int32")]
+    outputs = [graph.output((*batch, most), "int32")]
     if operator.endswith("V5"):
         thresholds.append(graph.const(np.float32(sigma)))
-        outputs.append(graph.output((most,), "float32"))
+        outputs.append(graph.output((*batch, most), "float32"))
     outputs.append(graph.output((), "int32"))
     graph.op(operator, [boxes, scores, graph.const(np.int32(most)), *thresholds], outputs)
     return graph.build()
@@ -170,6 +170,13 @@ def test_non_max_suppression(operator, most, least):
         boxes[::3] = boxes[::3, [2, 3, 0, 1]]  # the other corner first
         trials.append([boxes, (RNG.permutation(31)[:30] / 30).astype(np.float32)])
     assert_equals_litert(model, trials, compiled=True)
+
+
+def test_results_of_non_max_suppression_declared_with_a_batch():
+    """As TensorFlow's converter writes `non_max_suppression_padded`."""
+    model = suppression("NON_MAX_SUPPRESSION_V4", 5, 3, 0.1, 0.5, batch=(1,))
+    boxes = np.concatenate([corner := RNG.random((5, 2)), corner + 0.4], 1).astype(np.float32)
+    assert_equals_litert(model, [[boxes, (RNG.permutation(5) / 5).astype(np.float32)]])
 
 
 def test_soft_suppression_is_refused():
