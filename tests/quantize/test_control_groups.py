@@ -304,25 +304,26 @@ def test_perplexity_of_a_small_llama_compiled(llama):
     def fluency(model) -> float:
         return -perplexity(LanguageModel(model), texts)
 
-    others = {"*attention*": {"precision": "float32"}}  # which saves the test's time
+    others = {name: {"precision": "float32"} for name in ("*attention*", "*gate*", "*up*")}  # which saves time
     config = QConfig(
         weight_only=True, nbit_weight=2, group_size=8, embeddings=True, weight_symmetric=False, overrides=others
     )
-    before = perplexity(LanguageModel(qnn_ext.build(module, num_threads=1)), texts)
-    plain = perplexity(LanguageModel(qnn_ext.build(quantize(module, config=config), num_threads=1)), texts)
-    drop = abs(plain - before) / 4
+    before, drop = perplexity(LanguageModel(qnn_ext.build(module, num_threads=1)), texts), 0.4
     found = search(module, config, steps(texts), metric=fluency, max_drop=drop, min_sqnr=12)
     after = perplexity(LanguageModel(qnn_ext.build(found.stages.result, num_threads=1)), texts)
     chosen = found.report.chosen
     assert after <= before + drop and chosen.metric == pytest.approx(-after) and chosen.sqnr >= 12
     assert found.report.reference == pytest.approx(-before) and 2 < chosen.bits < 8
-    assert len(found.report.noise) == 5, "three products of a layer, the embedding and the head"
+    assert len(found.report.noise) == 3, "a product of a layer, the embedding and the head"
+    assert found.report.trials[0].metric < -before - drop, "with 2 bits alone"
 
 
 @pytest.mark.skipif(not CHECKPOINT.is_file(), reason="needs the checkpoint of TinyStories with 260,000 parameters")
-def test_head_and_embedding_of_a_trained_model_compiled(llama, tmp_path):
+def test_head_and_embedding_of_a_trained_model(llama, tmp_path):
     """4 bits for them alone: the head costs more than the embedding, and is the one that gets 8."""
-    module = exported(llama.read_llama2c(CHECKPOINT))
+    model = llama.read_llama2c(CHECKPOINT)
+    model.blocks = model.blocks[:2]  # of five, which saves time
+    module = exported(model)
     text = [1, 403, 407, 261, 378, 277, 336, 394]
     config = QConfig(weight_only=True, nbit_weight=4, embeddings=True, overrides={"blocks_*": {"precision": "float32"}})
     both = search(module, config, steps([text]), min_sqnr=1, work=tmp_path).report.chosen.sqnr
