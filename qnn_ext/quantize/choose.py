@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ _FOLDS = 4
 _ENOUGH = 32  # batches that show what clipping costs
 _HOPELESS = 1.1  # times the error of another choice on the same folds
 
+Settings: TypeAlias = Callable[[Observed], list[np.ndarray]]
 Fold: TypeAlias = Sequence[tuple[int, list[np.ndarray]]]  # batches with their positions
 
 
@@ -161,11 +163,18 @@ def weight_errors(
     config: QConfig,
 ) -> list[np.ndarray]:
     """Σ (x − y)² / Σ x² of the worst output for each of four folds of the data, of each of these annotated modules,
-    which differ in the values of their weights alone. x: of the float model of the first; sites: see
+    which differ in the values of their weights alone, with activations in float: how their roundings fall changes
+    outputs by more than those of the weights do. x: of the float model of the first; sites: see
     `choose_alternative`"""
     outputs = _Outputs(modules[0], table, sites, data, config)
     found = [observations(module, table, config) for module in modules]
-    return [np.array([outputs.error(fold, observed) for fold in _dealt(data)]) for observed in found]
+
+    def of_weights(one: Observed) -> list[np.ndarray]:
+        return settings_of(one, on=one.site.value is not None)
+
+    return [
+        np.array([outputs.error(fold, observed, settings=of_weights) for fold in _dealt(data)]) for observed in found
+    ]
 
 
 def _dealt(data: Sequence[list[np.ndarray]]) -> list[Fold]:
@@ -202,7 +211,7 @@ class _Outputs:
         observed = {one.site.name: one for one in self._observers.observations(table, config)}
         self._constants: dict[str, list[Any]] = {}
         self._engine = shared_engine_of(comparable(annotated, observed, sites, self._constants).module)
-        self._exact = list(self._of(observed, data, on=False))
+        self._exact = list(self._of(observed, data, partial(settings_of, on=False)))
         signal = np.sum([[_energy(x) for x in arrays] for arrays in self._exact], axis=0)
         self._signal = np.maximum(signal, np.finfo(np.float64).tiny)
 
@@ -220,12 +229,14 @@ class _Outputs:
                 return np.full(others.size, np.inf)
         return np.array(errors)
 
-    def error(self, fold: Fold, found: Sequence[Observed], limit: float = np.inf) -> float:
+    def error(
+        self, fold: Fold, found: Sequence[Observed], limit: float = np.inf, settings: Settings = settings_of
+    ) -> float:
         """Of one fold, with sites quantized as these say, or what already exceeds `limit`: further batches only add to
-        it."""
+        it. settings: the values of a site's constants"""
         observed = {one.site.name: one for one in found}
         noise, error = np.zeros(len(self._annotated.outputs)), 0.0
-        for (index, _), outputs in zip(fold, self._of(observed, [batch for _, batch in fold]), strict=True):
+        for (index, _), outputs in zip(fold, self._of(observed, [batch for _, batch in fold], settings), strict=True):
             noise += [_energy(x.astype(np.float64) - y) for x, y in zip(self._exact[index], outputs, strict=True)]
             error = float((noise / self._signal).max())
             if not error <= limit:
@@ -233,14 +244,14 @@ class _Outputs:
         return error
 
     def _of(
-        self, observed: Mapping[str, Observed], data: Sequence[list[np.ndarray]], on: bool = True
+        self, observed: Mapping[str, Observed], data: Sequence[list[np.ndarray]], settings: Settings
     ) -> Iterator[list[np.ndarray]]:
-        """Of each batch, with all sites quantized, or none."""
+        """Of each batch."""
         values = {
             known: value
             for name, constants in self._constants.items()
             if name in observed  # others are in loops
-            for known, value in zip(constants, settings_of(observed[name], on), strict=True)
+            for known, value in zip(constants, settings(observed[name]), strict=True)
         }
         engine = self._engine.with_constants(values)
         for batch in data:

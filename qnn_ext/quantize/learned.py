@@ -13,8 +13,9 @@ the squared error of the layer's result is Δ·H·Δᵀ. Nearest rounding minimi
 Each output takes the best of the candidates, nearest rounding included: on the data it was made with, no result gets
 worse. "auto" takes "gptq" for layers with rows of up to LONGEST_QUICK_ROW values, where integers found on one half of
 the data lower the error on the other half by a tenth or more: not where there are few rows for many inputs. All are
-left at the nearest where that is clearly better for the model's outputs on the other half, or better at all than the
-integers found on both: layers whose results are all closer may still add up to outputs that are farther off.
+left at the nearest unless the model's outputs on the other half are closer, with activations in float, both with those
+integers and with the ones found on both halves: layers whose results are all closer may still add up to outputs that
+are farther off.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ..op.observe import OBSERVE, observe
 from ..passes.layout.forms import channels_last_order
 from ..passes.rewrite import Emit, rewrite
 from .annotate import sites
-from .choose import affordable, comparable, is_better, weight_errors
+from .choose import affordable, comparable, weight_errors
 from .config import QConfig
 from .dataset import Batches, batches
 from .engines import engine_of
@@ -124,8 +125,8 @@ def learned_steps(annotated: QnnModule, table: Mapping[str, Range], dataset: Any
         return {}
     other = list(itertools.islice(data, 1, affordable(annotated, _COMPARED, MOST_BATCHES), 2))
     modules = annotated, *(with_steps(annotated, table, config, found) for found in (of_half, steps))
-    nearest, half, both = weight_errors(modules, table, compared, other, config)
-    return {} if is_better(nearest, half) or both.sum() > nearest.sum() else steps
+    nearest, half, both = (errors.sum() for errors in weight_errors(modules, table, compared, other, config))
+    return steps if half < nearest and both < nearest else {}
 
 
 def with_steps(
@@ -209,7 +210,11 @@ def _second_moments(
     numbers: Counter[str] = Counter()
     for product, rows in sampled(annotated, products, data, counts, tensors_of=tensors_of):
         name = product.site.site.name
-        added = np.matmul(rows.transpose(0, 2, 1), rows)
+        with np.errstate(over="ignore"):
+            added = np.matmul(rows.transpose(0, 2, 1), rows)
+        if not np.isfinite(added).all():
+            rows = rows.astype(np.float64)  # squares of large values are beyond float32
+            added = np.matmul(rows.transpose(0, 2, 1), rows)
         if not np.isfinite(added).all():
             raise QuantizationError(
                 f"site {name!r}: its layer's data are NaN, infinite or too large: check the float model's results"

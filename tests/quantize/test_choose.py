@@ -8,7 +8,7 @@ from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
 from qnn_ext.quantize import QConfig, annotate, calibrate, fold, quantize, realize, simulate
 from qnn_ext.quantize.analysis import fidelity
-from qnn_ext.quantize.choose import choose_ranges, comparable, is_better
+from qnn_ext.quantize.choose import choose_ranges, comparable, is_better, weight_errors
 from qnn_ext.quantize.engines import shared_engine_of, shared_engines
 from qnn_ext.quantize.ranges import Range
 from qnn_ext.quantize.switchable import observations
@@ -147,6 +147,22 @@ def test_auto_leaves_room_for_data_that_it_has_not_seen():
                 found[mode] = fidelity(exact, np.stack([integers(x) for x in new])).sqnr
         gains.append(found.pop("auto") - max(found.values()))
     assert np.mean(gains) > 3 and min(gains) > 0
+
+
+def test_weights_are_judged_with_activations_in_float():
+    module, config = network(3.0), QConfig()
+    annotated = annotate(fold(module, config), config)
+    table = calibrate(annotated, DATA, config)
+    with shared_engines():
+        (errors,) = weight_errors([annotated], table, ["x"], [[x] for x in DATA], config)
+    (weight,) = (one for one in observations(annotated, table, config) if one.site.value is not None)
+    exact, rounded = (np.stack([x @ value for x in DATA]) for value in (weight.site.value, _simulated(weight)))
+    expected = np.square(exact - rounded).sum() / np.square(exact).sum()
+    assert errors.shape == (4,) and errors.sum() == pytest.approx(expected, rel=1e-3)
+
+
+def _simulated(weight):
+    return weight.simulate(weight.site.value)
 
 
 @pytest.mark.parametrize(

@@ -210,14 +210,23 @@ def test_auto_leaves_what_makes_outputs_worse(monkeypatch):
     assert stages(module, dataset=data, config=config).table.roundings == {}
 
 
-@pytest.mark.parametrize("of_both, taken", [(0.99, True), (1.01, False)])
-def test_auto_leaves_what_makes_outputs_worse_on_its_own_data(of_both, taken, monkeypatch):
-    """Even where nearest rounding is not clearly better than the integers found on one half of the data."""
-    errors = [np.full(4, error) for error in (1, 1, of_both)]
+@pytest.mark.parametrize("of_half, of_both, taken", [(0.99, 0.99, True), (0.99, 1.01, False), (1.01, 0.99, False)])
+def test_auto_leaves_what_makes_outputs_worse_on_other_or_its_own_data(of_half, of_both, taken, monkeypatch):
+    errors = [np.full(4, error) for error in (1, of_half, of_both)]
     monkeypatch.setattr(sys.modules["qnn_ext.quantize.learned"], "weight_errors", lambda *given: errors)
     data = list(RNG.normal(size=(16, 1, 3, 8, 8)).astype(np.float32))
     config = QConfig(balance=False, equalize=False, smooth=None)
     assert bool(stages(correlated_layers(few_rows=False), dataset=data, config=config).table.roundings) == taken
+
+
+def test_large_data_are_rounded_for_as_well():
+    """Whose squares are beyond float32."""
+    large = np.float32(2.0**70)
+    data = RNG.normal(size=(16, 1, 3, 8, 8)).astype(np.float32)
+    module = correlated_layers(few_rows=False)
+    config = QConfig(balance=False, equalize=False)
+    found, expected = (stages(module, dataset=list(x), config=config).table.roundings for x in (data * large, data))
+    assert found.keys() == expected.keys() and found
 
 
 def test_auto_leaves_what_a_few_rows_say():
