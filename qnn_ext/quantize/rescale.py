@@ -11,18 +11,19 @@ equalization gains most where the channels of a tensor differ much, as in small 
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..errors import QuantizationError
+from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from .annotate import annotate
 from .balance import balancing_factors, factored_sites, with_factors
 from .calibrate import usual_errors
-from .choose import is_better
+from .choose import affordable, is_better
 from .config import QConfig, replace_fields
 from .dataset import Batches, ShardedBatches
 from .engines import shared_engines
@@ -32,8 +33,9 @@ from .smooth import smoothing_factors
 from .table import CalibrationTable
 
 _ALPHA = 0.5
-_BATCHES = 16  # that outputs are compared on: what is clearly better shows on few
+_BATCHES = 16, 64  # that outputs are compared on, of large and of small models
 _CLEARLY = 0.9  # of the other error
+_BALANCED = 0.95
 
 Scales = Mapping[int, Sequence[float]]  # number of a group of `groups_of` → the factors of its channels
 
@@ -51,9 +53,11 @@ def settled(plain: QnnModule, config: QConfig, data: Batches | None) -> QConfig:
 
     plain: folded, before what is "auto"; data: None: nothing is measured, and nothing rescaled
 
-    Each is used if the error of the worst output falls by a tenth or more and by more than twice its standard error, on
-    parts of the data that ranges do not come from. Balancing is tried first; if it is not used equalization, and
-    smoothing on top of it. Models with states, with ranges that the user fixed or that another calibrator finds, and
+    Equalization and smoothing are used if the error of the worst output falls by a tenth or more and by more than twice
+    its standard error, on parts of the data that ranges do not come from. Balancing is tried first, and used if the
+    error falls by a twentieth, both in the mean and in that of the logarithms: its factors are already those with the
+    least expected noise, so that a fall needs no proof. If it is not used, equalization is tried, and smoothing on top
+    of it. Models with states, with ranges that the user fixed or that another calibrator finds, and
     data in shards that other machines read are left as they are. Nothing is balanced where activations between layers
     have 8 bits or weights a scale for all channels.
     """
@@ -66,12 +70,13 @@ def settled(plain: QnnModule, config: QConfig, data: Batches | None) -> QConfig:
     remote = isinstance(data, ShardedBatches) and data.dataset.map is not None
     if chosen == config or data is None or remote or plain.states or config.calibrate_mode != "auto":
         return chosen
-    samples = [list(batch) for batch in itertools.islice(data, _BATCHES)]
+    samples = [list(batch) for batch in itertools.islice(data, affordable(plain, *_BATCHES))]
     if not samples:
         return chosen  # calibration says so
     errors: np.ndarray | None = None
     found = Rescaling({})  # of what is chosen
-    with shared_engines():
+    with shared_engines(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", QuantizationWarning)  # calibration says what is to be said of the data
         for field, value in (("balance", True), ("equalize", True), ("smooth", _ALPHA)):
             if getattr(config, field) != "auto" or (field == "balance" and not can_balance(config)):
                 continue
@@ -85,11 +90,20 @@ def settled(plain: QnnModule, config: QConfig, data: Batches | None) -> QConfig:
             with_scales = usual_errors(annotate(rescaled(plain, rescaling), other), samples, other)
             if errors is None or with_scales is None:
                 return chosen
-            if _is_clearly_better(with_scales, errors):
+            is_enough = _is_lower if field == "balance" else _is_clearly_better
+            if is_enough(with_scales, errors):
                 chosen, errors, found = other, with_scales, rescaling
                 if field == "balance":
                     break  # equalization and smoothing would undo it
     return chosen
+
+
+def _is_lower(errors: np.ndarray, others: np.ndarray) -> bool:
+    """Whether the sum falls by a twentieth, and the mean of the logarithms does: single samples may have most of the
+    error."""
+    with np.errstate(divide="ignore"):
+        logarithms = np.log(errors).mean(), np.log(others).mean()
+    return bool(errors.sum() < _BALANCED * others.sum() and logarithms[0] < logarithms[1] + np.log(_BALANCED))
 
 
 def _is_clearly_better(errors: np.ndarray, others: np.ndarray) -> bool:

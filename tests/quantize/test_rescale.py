@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from qnn_ext.errors import QuantizationError
+from qnn_ext.errors import QuantizationError, QuantizationWarning
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
 from qnn_ext.quantize import CalibrationTable, QConfig, control_accuracy, quantize, stages
 from qnn_ext.quantize.analysis import fidelity
-from qnn_ext.quantize.rescale import Rescaling, rescaled
+from qnn_ext.quantize.rescale import Rescaling, _is_lower, rescaled
 
 from .networks import float_module
 
@@ -84,6 +84,23 @@ def test_channels_that_differ_are_rescaled(network, config, tmp_path):
     np.testing.assert_array_equal(run(again), run(done.result))
 
 
+@pytest.mark.parametrize(
+    "errors, others, lower",
+    [
+        ([1, 3, 1, 3], [2, 3, 2, 3], True),
+        ([1.9, 1.9, 1.9, 1.9], [2, 2, 2, 2.2], True),
+        ([1.95, 1.95, 1.95, 1.95], [2, 2, 2, 2], False),
+        ([1.1, 1.1, 1.1, 1.1], [1, 1, 1, 9], True),
+        ([1.5, 1.5, 1.5, 1.5], [1, 1, 1, 5], False),
+        ([1, 1, 1, 5], [1.5, 1.5, 1.5, 1.5], False),
+        ([0, 0, 0, 0], [0, 0, 0, 0], False),
+        ([np.inf, 1, 1, 1], [2, 2, 2, 2], False),
+    ],
+)
+def test_lower_by_a_twentieth_in_most_parts_of_the_data(errors, others, lower):
+    assert _is_lower(np.float64(errors), np.float64(others)) == lower
+
+
 def test_equal_channels_stay():
     module = depthwise(np.ones(CHANNELS), alike=True)
     done = stages(module, dataset=DATA, config=NOT_BALANCED)
@@ -104,7 +121,9 @@ def test_ranges_of_the_user_are_of_tensors_as_they_are(config):
 def test_little_data():
     module = depthwise(SPREAD)
     assert stages(module, dataset=DATA[:1]).table.scales
-    assert not stages(module, dataset=np.zeros_like(DATA)).table.scales
+    with pytest.warns(QuantizationWarning, match="the data set is constant") as caught:
+        assert not stages(module, dataset=np.zeros_like(DATA)).table.scales
+    assert sum("constant" in str(one.message) for one in caught) == 1
     with pytest.raises(QuantizationError, match="data set is empty"):
         stages(module, dataset=DATA[:0])
 
