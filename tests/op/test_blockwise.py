@@ -3,11 +3,15 @@
 import numpy as np
 import pytest
 
+import qnn_ext
 from qnn_ext import ShapeError
 from qnn_ext import op as qnn
 from qnn_ext.numerics import mlas_blocks
 from qnn_ext.numerics.packed import pack
 from qnn_ext.op import OPS
+from qnn_ext.op.base import constant
+from qnn_ext.op.evaluate import interpret
+from tests.compiling.program.small import small_module
 
 from .helpers import var
 
@@ -67,6 +71,22 @@ def test_lanes(block, bits, rng):
     result = OPS["blockwise_dense_lanes"].reference(data, units, packed, scale, zeros, bias, **groups)
     expected = OPS["blockwise_dense_int8"].reference(data, units, packed, scale, zeros, **groups) + bias
     np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("rows", [3, 64, 65])
+def test_lanes_compiled(rows, rng):
+    """From 64 rows on, the schedule has other kernels share loops over rows; what is in front of this one may not."""
+    depth, block = 256, 32
+    packed, zeros = (pack(rng.integers(0, 16, (24, size)), "uint4") for size in (depth, depth // block))
+    data, units = rng.integers(-127, 128, (rows, depth)).astype(np.int8), rng.random((rows, 8)).astype(np.float32)
+    known = [constant(one) for one in (packed, rng.random((24, 8)).astype(np.float32), zeros, np.zeros(24, np.float32))]
+    groups = {"weight_dtype": "uint4", "group_size": block}
+    module = small_module(
+        lambda builder, params: [qnn.blockwise_dense_lanes(*params, *known, **groups)],
+        [(data.shape, "int8"), (units.shape, "float32")],
+    )
+    expected = interpret(module.ir, [data, units])[0]
+    np.testing.assert_array_equal(qnn_ext.build(module, num_threads=1)(data, units), expected)
 
 
 def test_lanes_of_other_groups():

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -150,8 +151,16 @@ class Block:
 
 def blocks_of(sch: Schedule) -> list[Block]:
     """The plain blocks under the root of the function `sch` works on, in program order."""
-    blocks = (read_block(sch, rv) for rv in sch.get_child_blocks(sch.get_sblock("root")))
-    return [block for block in blocks if block is not None]
+    return [block for block in _children(sch) if block is not None]
+
+
+def blocks_behind_nests(sch: Schedule) -> list[Block]:
+    """Those of them behind which only plain blocks follow, so that they may share loops."""
+    return [block for block in takewhile(lambda block: block is not None, reversed(_children(sch))) if block][::-1]
+
+
+def _children(sch: Schedule) -> list[Block | None]:
+    return [read_block(sch, rv) for rv in sch.get_child_blocks(sch.get_sblock("root"))]
 
 
 def read_block(sch: Schedule, rv: Any, below: Any = None) -> Block | None:
