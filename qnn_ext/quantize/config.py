@@ -112,9 +112,9 @@ class QConfig:
                      models with states, and data in shards that other machines read, are left as they are
     balance:         factors for the channels of activations, which the weights that read them undo, so that one scale
                      serves all channels (see `balance`). "auto", with calibrate_mode "auto": if that keeps the model's
-                     outputs clearly better (see `rescale`)
-    equalize:        cross-layer equalization before ranges are taken. "auto": as for `balance`, if channels are not
-                     balanced
+                     outputs better (see `rescale`)
+    equalize:        cross-layer equalization before ranges are taken. "auto": if that is clearly better and
+                     channels are not balanced
     smooth:          SmoothQuant's α, above 0 and below 1: how much of the outliers of activations behind normalizations
                      moves into the weights that read them; "awq", for weights in groups: channels whose activations are
                      large get finer weights, as much as keeps the layers' results on the data best; None: nothing

@@ -1,5 +1,6 @@
 """equalize and smooth "auto": used where they gain, kept in the table, left alone where the user chose the ranges."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,9 +10,10 @@ from tvm import relax
 from qnn_ext.errors import QuantizationError, QuantizationWarning
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
-from qnn_ext.quantize import CalibrationTable, QConfig, control_accuracy, quantize, stages
+from qnn_ext.quantize import CalibrationTable, QConfig, control_accuracy, fold, quantize, stages
 from qnn_ext.quantize.analysis import fidelity
-from qnn_ext.quantize.rescale import Rescaling, _is_lower, rescaled
+from qnn_ext.quantize.dataset import batches
+from qnn_ext.quantize.rescale import Rescaling, _is_lower, rescaled, settled
 
 from .networks import float_module
 
@@ -99,6 +101,19 @@ def test_channels_that_differ_are_rescaled(network, config, tmp_path):
 )
 def test_lower_by_a_twentieth_in_most_parts_of_the_data(errors, others, lower):
     assert _is_lower(np.float64(errors), np.float64(others)) == lower
+
+
+def test_small_models_are_judged_on_more_samples(monkeypatch):
+    counts = []
+
+    def errors(module, samples, config):
+        counts.append(len(samples))
+        return np.float64([1, 1, 1, 2]) if len(counts) > 1 else np.float64([1.2, 1.2, 1.2, 2])
+
+    monkeypatch.setattr(sys.modules["qnn_ext.quantize.rescale"], "usual_errors", errors)
+    data = RNG.normal(size=(80, 3, 8, 8)).astype(np.float32)
+    module = fold(depthwise(SPREAD), QConfig())
+    assert settled(module, QConfig(), batches(data, module.inputs)).balance is True and counts == [64, 64]
 
 
 def test_equal_channels_stay():
