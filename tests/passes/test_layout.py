@@ -1,11 +1,13 @@
 """Channels last: the same bits, and no transposes left between layers."""
 
+import math
+
 import numpy as np
 import pytest
 from tvm import relax
 
 from qnn_ext import op as qnn
-from qnn_ext.op.base import constant
+from qnn_ext.op.base import constant, shape_of
 from qnn_ext.op.compound import convolution, transposed_convolution
 from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes.layout import channels_last
@@ -86,6 +88,22 @@ def resnet(emit, rng, x):
 
 def test_a_resnet_has_one_transpose_at_its_input(rng):
     check(module([IMAGE], lambda emit, x: resnet(emit, rng, x)), rng, permutes=1)
+
+
+@pytest.mark.parametrize("ending", ["output", "convolution"])
+def test_what_enlarges_the_result_reads_it_transposed(rng, ending):
+    """The smaller tensor is transposed, unless a convolution reads the larger one."""
+    index = constant(np.repeat(np.arange(6), 4))
+
+    def body(emit, x):
+        net = Net(emit, rng)
+        x = emit(relax.op.take(emit(relax.op.take(net.conv(x, 7), index, 2)), index, 3))
+        x = emit(relax.op.add(x, x))
+        return net.conv(x, 3) if ending == "convolution" else x
+
+    mod = check(module([((2, 8, 6, 6), "uint8")], body), rng)
+    moved = [math.prod(shape_of(b.value)) for b in bindings_of(mod["main"]) if op_name(b.value) == "permute_dims"]
+    assert max(moved) == (2 * 3 * 24 * 24 if ending == "convolution" else 2 * 8 * 6 * 6)
 
 
 def test_one_channel_needs_no_transpose(rng):
