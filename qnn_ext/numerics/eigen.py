@@ -123,12 +123,15 @@ def log(x: Value, on: Arithmetic) -> Value:
         normal, zero = on.const(_SMALLEST_NORMAL), on.const(0.0)
         times = on.select(x, normal, on.const(2.0**_RAISED), on.const(1.0))
         lowered = on.select(x, normal, on.const(_RAISED), zero)
-        positive = on.shared(on.maximum(x * times, normal), lambda y: of_normal(y, lowered))
+        positive = on.shared(on.maximum(x * times, normal), lambda y: _log_of_normal(y, lowered, on))
         finite = on.select(zero, x, positive, on.select(x, zero, on.const(math.nan), on.const(-math.inf)))
         return on.select(x, on.const(math.inf), finite, x)
 
-    def of_normal(x: Value, lowered: Value) -> Value:
-        return on.shared(on.exponent(x), lambda n: of_parts(on.scale(x, on.const(0.0) - n), n - lowered))
+    return on.shared(x, raised)
+
+
+def _log_of_normal(x: Value, lowered: Value, on: Arithmetic) -> Value:
+    """The same of a positive normal number, less `lowered` times ln 2."""
 
     def of_parts(mantissa: Value, n: Value) -> Value:
         half, one = on.const(0.5**0.5), on.const(1.0)
@@ -143,7 +146,7 @@ def log(x: Value, on: Arithmetic) -> Value:
     def ratio(r: Value) -> Value:
         return on.fence(r * _polynomial(on, r, _LOG_NUMERATOR)) / _polynomial(on, r, _LOG_DENOMINATOR)
 
-    return on.shared(x, raised)
+    return on.shared(on.exponent(x), lambda n: of_parts(on.scale(x, on.const(0.0) - n), n - lowered))
 
 
 def softplus(x: Value, on: Arithmetic) -> Value:
@@ -153,8 +156,9 @@ def softplus(x: Value, on: Arithmetic) -> Value:
         return on.shared(power + on.const(1.0), lambda total: of_total(power, total))
 
     def of_total(power: Value, total: Value) -> Value:
-        """ln(1 + p), by Kahan's correction of the logarithm of the rounded sum."""
-        corrected = power * (log(total, on) / (total - on.const(1.0)))
+        """ln(1 + p), by Kahan's correction of the logarithm of the rounded sum, which is at most 2."""
+        logarithm = _log_of_normal(total, on.const(0.0), on)
+        corrected = power * (logarithm / (total - on.const(1.0)))
         return on.select(on.const(1.0), total, corrected, power)
 
     def whole(x: Value) -> Value:

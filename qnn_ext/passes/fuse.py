@@ -37,6 +37,8 @@ SIDE_STEPS = ("multiply", "repeat", "astype", "permute_dims")
 # simplifies the inlined expression again at each of its levels, so every additional one multiplies the compile time:
 # eight take minutes, and so do four that round midpoints away from zero, which therefore count twice.
 MAX_ROUNDINGS = 4
+# Functions whose own expression has so many levels that TVM takes seconds for it behind a product, and minutes for Mish
+DEEP_FUNCTIONS = ("softplus",)
 
 
 @dataclass
@@ -148,9 +150,12 @@ class _Graph(Regions):
 
     def _roundings(self, index: int) -> int:
         """How much an operator counts towards MAX_ROUNDINGS."""
+        attributes = call_attributes(self.bindings[index].value) if self.names[index].startswith("qnn.") else {}
+        if attributes.get("function") in DEEP_FUNCTIONS:
+            return MAX_ROUNDINGS + 1
         if self.traits[index].output is None:
             return 0
-        return 2 if call_attributes(self.bindings[index].value).get("rounding") == "TONEAREST" else 1
+        return 2 if attributes.get("rounding") == "TONEAREST" else 1
 
     def with_sides(self, tail: Sequence[int], head: int) -> list[int]:
         """Also the moves around a product of two run-time operands, and the shuffle behind a convolution."""

@@ -266,3 +266,16 @@ def test_many_layers_in_little_time(rng):
     assert time.perf_counter() - start < 2
     assert len(groups) == 600
     assert {op_name(bindings[group.members[-1]].value) for group in groups} == {"qnn.requantize"}
+
+
+def test_mish_has_a_kernel_of_its_own(rng):
+    """Behind a product TVM would take minutes for its levels of softplus."""
+
+    def body(emit, x):
+        real = emit(qnn.dequantize(convolution(emit, rng, x), per_channel(rng), 0, axis=3))
+        inner = emit(qnn.float_function(emit(qnn.float_function(real, "softplus")), "tanh"))
+        return emit(relax.op.multiply(real, inner))
+
+    mod = module([IMAGE], body)
+    assert composites(mod)[0] == "conv2d_accumulate+add+dequantize"
+    check(mod, rng)
