@@ -26,7 +26,7 @@ from ..op.base import call_attributes, constant, constant_value, shape_of
 from ..op.blockwise import groups_of
 from ..op.blockwise_lanes import WEIGHT_DTYPES
 from ..op.compound import reshape
-from ..targets.features import backend_of, offers
+from ..targets.features import multiplies_by
 from .blocked_sums import asks_for_blocks
 from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite
 
@@ -37,7 +37,7 @@ MOST_ROWS = 16
 
 def blockwise_lanes(mod: IRModule, target: Target) -> IRModule:
     """`mod` with these products in partial sums, if it asks for ONNX Runtime's order and the CPU is one of its."""
-    if not asks_for_blocks(mod, target) or not _has_instruction(target):
+    if not asks_for_blocks(mod, target) or not multiplies_by(target, _INSTRUCTION):
         return mod
     main = mod["main"]
     bindings = bindings_of(main)
@@ -70,10 +70,6 @@ def blockwise_lanes(mod: IRModule, target: Target) -> IRModule:
         return reader is not None and _adds_bias(reader.value, product)
 
     return rewrite(mod, rule)
-
-
-def _has_instruction(target: Target) -> bool:
-    return any(one.name == _INSTRUCTION and offers(target, one) for one in backend_of(target).products)
 
 
 def _is_summed_so(expr: relax.Expr) -> bool:

@@ -49,6 +49,11 @@ def offers(target: Target, product: Product) -> bool:
     return product in backend_of(target).every_product and has_any(target, product.features)
 
 
+def multiplies_by(target: Target, name: str) -> bool:
+    """Whether the target has the way to multiply of this name."""
+    return any(one.name == name and offers(target, one) for one in backend_of(target).products)
+
+
 def registers_of(target: Target) -> RegisterFile:
     """The widest vector registers that the target has."""
     return next(file for features, file in backend_of(target).registers if has_any(target, features))

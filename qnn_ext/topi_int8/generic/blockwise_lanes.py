@@ -26,8 +26,7 @@ from ...numerics import tir
 from ...numerics.annotations import KEEP
 from ...numerics.mlas_blocks import LANES, TILE, WORD, Lanes, folded, lanes_of, total
 from ...numerics.packed import WIDTHS, floats_of, unpack, zero_points
-from ...targets.families import X86
-from ...targets.features import current_backend, offers
+from ...targets.features import current_backend, multiplies_by
 from .elementwise import Constants, Expr, Operand
 from .nest import nest
 from .stages import stages
@@ -274,8 +273,7 @@ def _dot(
     """before + the products of a word of data and sixteen of weights, int32."""
     sums, mask = f"int32x{SIDE}", (1 << bits) - 1
     target = Target.current(allow_none=True)
-    product = next(one for one in X86.products if one.name == _VNNI)
-    if target is not None and offers(target, product):
+    if target is not None and multiplies_by(target, _VNNI):
         total_of = T.broadcast(T.int32(0), SIDE) if before is None else before
         bytes_ = stored[side, tirx.Ramp(begin, 1, SIDE * WORD)]
         words = T.reinterpret(bytes_, dtype=f"uint32x{SIDE}")
