@@ -234,4 +234,8 @@ def _extreme_position(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
     if _has_keys(call):
         return builder.call_te(extreme_position, x, largest, keepdims, primfunc_name_hint="extreme_position")
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
-    return builder.call_te(searched_position, x, axis, largest, keepdims, primfunc_name_hint="extreme_position")
+    result = builder.call_te(searched_position, x, axis, largest, keepdims, primfunc_name_hint="extreme_position")
+    if axis is not None and axis % len(shape_of(x)) != len(shape_of(x)) - 1:
+        # fused, it would jump through all operands of what computes its data, such as an interpolation's, at once
+        moves.note(builder, result, {"op_pattern": moves.OPAQUE})
+    return result

@@ -20,7 +20,7 @@ from ..topi_int8.generic import row_writes, scatter
 from .rewrite import bindings_of, op_name
 
 _MOST_JOINED = 64  # operands of one kernel: it selects among them one by one, and TVM's passes recurse that deep
-_INJECTIVE, _OPAQUE = 2, 8  # of TVM's patterns: an operator that is fused with others like it, and one that is not
+_INJECTIVE, OPAQUE = 2, 8  # of TVM's patterns: an operator that is fused with others like it, and one that is not
 
 
 def concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -44,7 +44,7 @@ def _parts(call: relax.Call) -> list[relax.Expr]:
 def keep_joins(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
     """Keeps concatenations of what our kernels compute from being fused: these kernels can write into the result, while
     a fused one would copy all operands to compute a single one in place."""
-    opaque = {var for var, function in mod.functions_items() if _pattern(function) == _OPAQUE}
+    opaque = {var for var, function in mod.functions_items() if _pattern(function) == OPAQUE}
     calls = [binding for binding in bindings_of(mod["main"]) if op_name(binding.value) == "call_tir"]
     computed = {binding.var for binding in calls if binding.value.args[0] in opaque}
     kept = {
@@ -53,7 +53,7 @@ def keep_joins(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
         if any(part in computed for part in getattr(binding.value.args[1], "fields", ()))
     }
     changed = {
-        var: function.with_attr("op_pattern", _OPAQUE) if var in kept and JOIN in (function.attrs or {}) else function
+        var: function.with_attr("op_pattern", OPAQUE) if var in kept and JOIN in (function.attrs or {}) else function
         for var, function in mod.functions_items()
     }
     return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
@@ -99,7 +99,7 @@ def _joined(builder: relax.BlockBuilder, parts: list[relax.Expr], axis: int) -> 
     if len(parts) == 1:
         return parts[0]
     call = builder.normalize(relax.op.concat(parts, axis))
-    return builder.emit(_noted(builder, call, {JOIN: axis, "op_pattern": _OPAQUE}))
+    return builder.emit(_noted(builder, call, {JOIN: axis, "op_pattern": OPAQUE}))
 
 
 def stack(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -124,7 +124,7 @@ def take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     mode = "wrap" if call.attrs.mode == "wrap" else "clip"
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     result = builder.call_te(topi.take, *call.args, axis, mode=mode, primfunc_name_hint="take")
-    _note(builder, result, {TAKE: True})
+    note(builder, result, {TAKE: True})
     return result
 
 
@@ -150,7 +150,7 @@ def write_rows(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axis = attributes["axis"]
     result = builder.call_te(row_writes.write_rows, *call.args, axis, primfunc_name_hint="qnn_write_rows")
     if not attributes["copies"]:
-        _note(builder, result, {WRITES: axis})
+        note(builder, result, {WRITES: axis})
     return result
 
 
@@ -161,11 +161,12 @@ def _legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _noted(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, Any]) -> relax.Expr:
     result = _legalized(builder, call)
     if op_name(result) == "call_tir":
-        _note(builder, result, notes)
+        note(builder, result, notes)
     return result
 
 
-def _note(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, Any]) -> None:
+def note(builder: relax.BlockBuilder, call: relax.Call, notes: dict[str, Any]) -> None:
+    """Add attributes to the function of a kernel that has just been emitted."""
     kernel = call.args[0]
     builder.update_func(kernel, builder.get()[kernel].with_attrs(notes))
 

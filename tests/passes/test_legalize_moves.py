@@ -1,4 +1,4 @@
-"""Moves of floats: which of them become part of other kernels."""
+"""Moves and searches of floats: which of them become part of other kernels."""
 
 import numpy as np
 import pytest
@@ -51,3 +51,16 @@ def test_positions_from_data_are_not(rng):
     engine = qnn_ext.build(module, num_threads=1)
     np.testing.assert_array_equal(engine(x, rows), np.abs(x[[3, 0, 3, 0]]))
     assert len(engine.kernels) == 2
+
+
+@pytest.mark.parametrize(("axis", "kernels"), [(1, 2), (2, 1)])
+def test_the_position_of_an_extreme_along_a_last_axis_alone_is_fused(axis, kernels, rng):
+    """Along another it would jump through all that its data are computed from."""
+    x, y = (rng.standard_normal((2, 5, 70)).astype(np.float32) for _ in range(2))
+    module = small_module(
+        lambda builder, params: [relax.op.argmax(builder.emit(relax.op.add(*params)), axis)],
+        [(x.shape, "float32")] * 2,
+    )
+    engine = qnn_ext.build(module, num_threads=1)
+    np.testing.assert_array_equal(engine(x, y), (x + y).argmax(axis))
+    assert len(engine.kernels) == kernels
