@@ -120,6 +120,30 @@ def test_constants_that_are_inputs(ir_version, rng):
         np.testing.assert_allclose(run(x), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("shared", ["", "number", "equal numbers", "row"])
+def test_scales_that_others_read(shared, rng):
+    """ONNX Runtime replaces only products whose scales nothing else reads; equal numbers become one."""
+    scales = {"s": np.float32(0.3), "t": np.float32(0.3 if shared == "equal numbers" else 0.2)}
+    if shared == "row":
+        scales["s"] = rng.random(UNITS).astype(np.float32)
+    weights = {name: rng.integers(-127, 128, (DEPTH, UNITS)).astype(np.int8) for name in ("v", "w")}
+    nodes = [
+        node("DequantizeLinear", ["w", "s"], ["d"], axis=1),
+        node("DequantizeLinear", ["v", "s" if shared in ("number", "row") else "t"], ["e"], axis=1),
+        node("MatMul", ["x", "d"], ["y"]),
+        node("MatMul", ["x", "e"], ["z"]),
+    ]
+    results = [value(name, (3, UNITS)) for name in ("y", "z")]
+    arrays = {name: np.asarray(array) for name, array in (scales | weights).items()}
+    proto = model(nodes, [value("x", (3, DEPTH))], results, arrays, 14)
+    module = from_onnx(proto)
+    assert ("qnn.blockwise_dense_int8" in operators(module)) == (not shared)
+    x = rng.standard_normal((3, DEPTH)).astype(np.float32)
+    found = qnn_ext.build(module, num_threads=1).run({"x": x})
+    for ours, theirs in zip(found.values(), run_ort(proto, {"x": x}, optimized=True), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * np.abs(theirs).max())
+
+
 def test_quantized_activations_are_still_multiplied_as_integers(rng):
     nodes = [
         node("QuantizeLinear", ["x", "sx"], ["q"]),

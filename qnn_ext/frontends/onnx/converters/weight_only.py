@@ -54,7 +54,7 @@ def _weight(node: Node) -> BlockedWeight | None:
     dequantize, transposed = _dequantization(node)
     if dequantize is None or not node.shape(0) or node.dtype(1) not in ("float32", "float16"):
         return None
-    if _is_overridable(node, dequantize.inputs):
+    if _is_overridable(node, dequantize.inputs) or _is_shared(node, dequantize.inputs[1]):
         return None
     arrays = [constant_value(node.assembly.value(name)) for name in dequantize.inputs if name]
     if any(array is None for array in arrays):
@@ -107,6 +107,24 @@ def _is_overridable(node: Node, names: Sequence[str]) -> bool:
             pending += writers[name].inputs
         seen.add(name)
     return False
+
+
+def _is_shared(node: Node, scale: str) -> bool:
+    """Whether another operator reads the scale, and is not computed when ONNX Runtime loads the model. It makes one of
+    all constant numbers that are equal, before it looks for scales that only one operator reads."""
+    constants = node.assembly.model.constants
+
+    def readers(name: str) -> list[Operator]:
+        found = node.assembly.neighbours.readers.get(name, ())
+        return [one for one in found if one.op_type == "DequantizeLinear" or not set(one.inputs) <= constants.keys()]
+
+    value = constants.get(scale)
+    if value is None or len(readers(scale)) > 1:
+        return value is not None
+    if value.ndim:
+        return False
+    equal = (name for name, one in constants.items() if one.ndim == 0 and one.dtype == value.dtype and one == value)
+    return any(name != scale and readers(name) for name in equal)
 
 
 def _block(dequantize: Operator, values: np.ndarray, scale: np.ndarray, transposed: bool) -> int | None:
