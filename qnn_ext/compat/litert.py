@@ -19,7 +19,7 @@ import numpy as np
 from ..errors import ModelFormatError
 from ..frontends.tflite import from_tflite
 from ..frontends.tflite.reader import Signature, Tensor, read_model
-from ..frontends.tflite.signatures import with_main
+from ..frontends.tflite.signatures import check_signature, with_main
 from ..running.engine import Engine
 from .absent import absent, refuse
 from .sessions import Engines, InvalidArgument, InvalidModel, NotReady, ignored
@@ -289,7 +289,7 @@ class Interpreter:
         if signature_key not in entries:
             raise InvalidArgument(f"signature_key must be one of {sorted(entries)}, found {signature_key!r}")
         entry = entries[signature_key]
-        with_main(self._model, signature_key)  # raises where its tensors are not those of the subgraph
+        check_signature(entry, self._model.subgraphs[entry.subgraph_index])
         return SignatureRunner(self._of(entry.subgraph_index), entry)
 
     def _of(self, subgraph: int) -> Interpreter:

@@ -8,6 +8,7 @@ move.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import tvm
@@ -52,11 +53,7 @@ def keep_joins(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
         for binding in calls
         if any(part in computed for part in getattr(binding.value.args[1], "fields", ()))
     }
-    changed = {
-        var: function.with_attr("op_pattern", OPAQUE) if var in kept and JOIN in (function.attrs or {}) else function
-        for var, function in mod.functions_items()
-    }
-    return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
+    return _with_pattern(mod, kept & _kernels_with(mod, JOIN), OPAQUE)
 
 
 @tvm.transform.module_pass(opt_level=0)
@@ -66,12 +63,12 @@ def fuse_takes(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
     would be computed again each time that it is taken, nor if they are joined, as they are then written in place."""
     calls = {b.var: b.value for b in bindings_of(mod["main"]) if op_name(b.value) == "call_tir"}
     fused = {var for var, function in mod.functions_items() if (_pattern(function) or 0) <= _INJECTIVE}
-    joins = [call.args[1].fields for call in calls.values() if JOIN in (mod[call.args[0]].attrs or {})]
-    joined = {part for parts in joins for part in parts}
+    joins, takes = _kernels_with(mod, JOIN), _kernels_with(mod, TAKE)
+    joined = {part for call in calls.values() if call.args[0] in joins for part in call.args[1].fields}
     taken: set[Any] = set()  # variables
     kept: set[Any] = set()  # kernels of takes that stay on their own, wherever they are called
     for var, call in calls.items():
-        if TAKE not in (mod[call.args[0]].attrs or {}):
+        if call.args[0] not in takes:
             continue
         data, positions = call.args[1].fields
         repeats = data in calls and calls[data].args[0] in fused and data not in taken
@@ -79,13 +76,20 @@ def fuse_takes(mod: IRModule, _context: tvm.transform.PassContext) -> IRModule:
             kept.add(call.args[0])
         else:
             taken.add(var)
+    return _with_pattern(mod, takes - kept, _INJECTIVE)
 
-    def annotated(var: ir.GlobalVar, function: Any) -> Any:
-        is_fused = TAKE in (function.attrs or {}) and var not in kept
-        return function.with_attr("op_pattern", _INJECTIVE) if is_fused else function
 
-    changed = {var: annotated(var, function) for var, function in mod.functions_items()}
-    return IRModule(changed, attrs=mod.attrs, global_infos=mod.global_infos)
+def _kernels_with(mod: IRModule, attribute: str) -> set[ir.GlobalVar]:
+    return {var for var, function in mod.functions_items() if attribute in (function.attrs or {})}
+
+
+def _with_pattern(mod: IRModule, kernels: Collection[ir.GlobalVar], pattern: int) -> IRModule:
+    """`mod` with one of TVM's patterns for some kernels."""
+    functions = {
+        var: function.with_attr("op_pattern", pattern) if var in kernels else function
+        for var, function in mod.functions_items()
+    }
+    return IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
 def _pattern(function: Any) -> int | None:

@@ -21,13 +21,14 @@ def with_main(model: Model, signature: str | None) -> Model:
         found = ", ".join(map(repr, known)) or "none"
         raise QnnError(f"the model has no signature {signature!r}; it has {found}")
     entry = known[signature]
-    _check(entry, model.subgraphs[entry.subgraph_index])
+    check_signature(entry, model.subgraphs[entry.subgraph_index])
     graph = _named(model.subgraphs[entry.subgraph_index], entry.inputs, entry.outputs)
     subgraphs = tuple(graph if one.index == graph.index else one for one in model.subgraphs)
     return replace(model, subgraphs=subgraphs, main=graph.index, variables=_variables(model))
 
 
-def _check(entry: Signature, graph: Subgraph) -> None:
+def check_signature(entry: Signature, graph: Subgraph) -> None:
+    """Raise ModelFormatError unless it names inputs and outputs of its subgraph."""
     for kind, names, ports in (("inputs", entry.inputs, graph.inputs), ("outputs", entry.outputs, graph.outputs)):
         for name, tensor in names.items():
             if tensor not in ports:

@@ -151,16 +151,14 @@ class Block:
 
 def blocks_of(sch: Schedule) -> list[Block]:
     """The plain blocks under the root of the function `sch` works on, in program order."""
-    return [block for block in _children(sch) if block is not None]
+    return blocks_and_tail(sch)[0]
 
 
-def blocks_behind_nests(sch: Schedule) -> list[Block]:
-    """Those of them behind which only plain blocks follow, so that they may share loops."""
-    return [block for block in takewhile(lambda block: block is not None, reversed(_children(sch))) if block][::-1]
-
-
-def _children(sch: Schedule) -> list[Block | None]:
-    return [read_block(sch, rv) for rv in sch.get_child_blocks(sch.get_sblock("root"))]
+def blocks_and_tail(sch: Schedule) -> tuple[list[Block], int]:
+    """These blocks, and how many of the last have only plain ones behind them, so that they may share loops."""
+    children = [read_block(sch, rv) for rv in sch.get_child_blocks(sch.get_sblock("root"))]
+    tail = list(takewhile(lambda block: block is not None, reversed(children)))
+    return [block for block in children if block is not None], len(tail)
 
 
 def read_block(sch: Schedule, rv: Any, below: Any = None) -> Block | None:

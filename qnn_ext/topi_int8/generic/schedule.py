@@ -28,7 +28,7 @@ from ..schedule_util import Unchecked, largest_divisor
 from .block import (
     Block,
     Loop,
-    blocks_behind_nests,
+    blocks_and_tail,
     blocks_of,
     call_name,
     distinct_loads,
@@ -90,9 +90,8 @@ def attempt(sch: Schedule, step: Callable[[Schedule], object]) -> Schedule:
 
 
 def _schedule_blocks(sch: Schedule, machine: Machine) -> Schedule:
-    blocks = blocks_of(sch)
-    last = blocks_behind_nests(sch)
-    shared, axes = shared_rows(last, GRAINS) if last else (0, 0)
+    blocks, tail = blocks_and_tail(sch)
+    shared, axes = shared_rows(blocks[-tail:], GRAINS) if tail else (0, 0)
     if shared > 1 and sum(block.total_cost for block in blocks[-shared:]) >= machine.operations:
         fused = attempt(sch, lambda trial: _schedule_rows(trial, blocks[-shared:], axes, machine))
         if fused is not sch:
