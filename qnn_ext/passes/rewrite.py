@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tvm_ffi
@@ -27,6 +27,8 @@ def bindings_of(function: relax.Function) -> list[relax.VarBinding]:
 def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
     """`expr` with its variables replaced; returned unchanged if it contains none of them. A call whose operands keep
     their types keeps its own, so that it is not inferred again."""
+    if not environment:
+        return expr
     kind = _kinds[type(expr)]
     if kind is relax.Var:
         return environment.get(expr, expr)
@@ -60,6 +62,11 @@ class _Kinds(dict[type, Any]):
 
 _kinds = _Kinds()
 _COMPUTED = (relax.Call, relax.Tuple, relax.TupleGetItem)
+
+
+def _place(var: relax.Var) -> int:
+    """What tells a variable from all others: its hash is its address. Comparing variables is slow."""
+    return hash(var)
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -128,7 +135,7 @@ class Rebuild:
     def __init__(self, function: relax.Function) -> None:
         self.function = function
         self.bindings = bindings_of(function)
-        self._bound = {binding.var: binding for binding in self.bindings}
+        self._bound = {_place(binding.var): binding for binding in self.bindings}
         self.builder = relax.BlockBuilder()
         self.environment: dict[Any, Any] = {}
         self.result: relax.Expr | None = None
@@ -149,14 +156,23 @@ class Rebuild:
     def bind(self, var: relax.Var, expr: Any) -> Any:
         """Replace a variable of the old `main` by `expr`, bound under the same name. A value of the same type is bound
         to the same variable, so that what reads it stays as it is and no type is inferred again."""
-        old = self._bound.get(var)
+        self.environment[var] = bound = self._bound_anew(var, expr)
+        return bound
+
+    def rebind(self, var: relax.Var, expr: Any) -> Any:
+        """`bind`, where nobody asks the environment for variables that stay what they are."""
+        bound = self._bound_anew(var, expr)
+        if not bound.same_as(var):
+            self.environment[var] = bound
+        return bound
+
+    def _bound_anew(self, var: relax.Var, expr: Any) -> Any:
+        old = self._bound.get(_place(var))
         if old is not None and isinstance(var, relax.DataflowVar) and _kinds[type(expr)] in _COMPUTED:
             value = expr if expr.same_as(old.value) else self.builder.normalize(expr)
             if _have_one_type(value, var):
-                self.environment[var] = self._bound_to(old, value)
-                return self.environment[var]
-        self.environment[var] = emit_named(self.builder, expr, var.name)
-        return self.environment[var]
+                return self._bound_to(old, value)
+        return emit_named(self.builder, expr, var.name)
 
     def _bound_to(self, old: relax.VarBinding, value: relax.Expr) -> relax.Var:
         """The variable of an old binding, or one of another name if its own is taken, bound to a value of its type."""
@@ -201,35 +217,70 @@ def rewrite(mod: IRModule, rule: Rule) -> IRModule:
     model's layer names: if a rule binds its result itself, everything it binds is named after the replaced variable.
     The value itself, emitted by a rule that wants to know its variable, stays bound to the one that it has.
     """
-    new = Rebuild(mod["main"])
-    names: dict[str, str] = {}
-    with new.main():
-        for binding in new.bindings:
-            one = _Rewriting(new, binding)
-            replacement = rule(one.value, one.emit)
-            result = one.value if replacement is None else replacement
-            if any(result.same_as(var) for var in (*one.emitted, *one.kept)):
-                names.update({var.name: binding.var.name for var in one.emitted})
-            if not any(result.same_as(var) for var in one.kept):
-                new.bind(binding.var, result)
-    return _renamed(new.live_module(), names)
+    rewriting = _Rewriting(mod["main"], rule)
+    return rewriting.module() if rewriting.changes() else without_dead_code(mod)
 
 
 class _Rewriting:
+    """A rule applied to `main`, which is only built anew from the first binding on that the rule changes."""
+
+    def __init__(self, main: relax.Function, rule: Rule) -> None:
+        self._new = Rebuild(main)
+        self._rule = rule
+        self._names: dict[str, str] = {}  # of variables that the rule emitted -> those that replace them
+
+    def changes(self) -> bool:
+        """Apply the rule. Returns whether anything has changed."""
+        with ExitStack() as building:
+            kept: list[relax.VarBinding] | None = []  # so far, while nothing has changed
+
+            def begin() -> None:
+                nonlocal kept
+                if kept is not None:
+                    building.enter_context(self._new.main())
+                    for binding in kept:
+                        self._new.rebind(binding.var, binding.value)
+                    kept = None
+
+            for binding in self._new.bindings:
+                one = _Rewritten(self._new, binding, begin)
+                result = self._rule(one.value, one.emit)
+                if kept is not None and (result is None or result.same_as(one.value)):
+                    kept.append(binding)
+                    continue
+                begin()
+                self._finish(one, binding, one.value if result is None else result)
+            return kept is None
+
+    def _finish(self, one: _Rewritten, binding: relax.VarBinding, result: relax.Expr) -> None:
+        """Replace a variable by the result of the rule."""
+        if any(result.same_as(var) for var in (*one.emitted, *one.kept)):
+            self._names.update({var.name: binding.var.name for var in one.emitted})
+        if not any(result.same_as(var) for var in one.kept):
+            self._new.rebind(binding.var, result)
+
+    def module(self) -> IRModule:
+        """The module with the new `main`."""
+        return _renamed(self._new.live_module(), self._names)
+
+
+class _Rewritten:
     """One binding while a rule looks at its value.
 
     emitted: variables of what the rule has emitted; kept: that of the value, if the rule has emitted it
     """
 
-    def __init__(self, new: Rebuild, binding: relax.VarBinding) -> None:
+    def __init__(self, new: Rebuild, binding: relax.VarBinding, begin: Callable[[], None]) -> None:
+        """begin: called before anything is emitted"""
         self.value = new.substituted(binding.value)
         self.emitted: list[relax.Var] = []
         self.kept: list[relax.Var] = []
-        self._new, self._binding = new, binding
+        self._new, self._binding, self._begin = new, binding, begin
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
+        self._begin()
         if expr is self.value and not self.kept:
-            self.kept.append(self._new.bind(self._binding.var, expr))
+            self.kept.append(self._new.rebind(self._binding.var, expr))
             return self.kept[0]
         self.emitted.append(self._new.builder.emit(expr))
         return self.emitted[-1]
@@ -242,11 +293,11 @@ def _renamed(mod: IRModule, names: dict[str, str]) -> IRModule:
     new = Rebuild(mod["main"])
     with new.main():
         for binding in new.bindings:
+            value = new.substituted(binding.value)
             if binding.var.name in names:
-                value = new.substituted(binding.value)
                 new.environment[binding.var] = new.builder.emit(value, name_hint=names[binding.var.name])
             else:
-                new.keep(binding)
+                new.rebind(binding.var, value)
     return new.module()
 
 
@@ -300,13 +351,14 @@ def needed(
     bindings: Sequence[relax.VarBinding], results: Sequence[relax.Expr]
 ) -> tuple[list[relax.VarBinding], list[relax.Var]]:
     """The bindings that some results need, in order, and all variables that these and the results read, once each."""
-    read = dict.fromkeys(var for result in results for var in variables_of(result))
+    read = {_place(var): var for result in results for var in variables_of(result)}
     live = []
     for binding in reversed(bindings):
-        if binding.var in read:
+        if _place(binding.var) in read:
             live.append(binding)
-            read.update(dict.fromkeys(variables_of(binding.value)))
-    return live[::-1], list(read)
+            for var in variables_of(binding.value):
+                read.setdefault(_place(var), var)
+    return live[::-1], list(read.values())
 
 
 def consumers(function: relax.Function, bindings: Sequence[relax.VarBinding]) -> dict[Any, list[int]]:
