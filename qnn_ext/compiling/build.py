@@ -73,6 +73,7 @@ from ..topi_int8.threads import serialize
 from .cache import cached
 from .codegen import allocated, generate_code, generate_gpu_code, with_option
 from .describe import kernels_of
+from .garbage import young_collections
 from .program import Kept, NotStraightError, Program, compile_programs
 from .program.sharing import launch_where_worthwhile
 from .watch import applied, timed
@@ -82,6 +83,7 @@ _MOST_FUSED = 64  # ordinary operators in one kernel: scheduling and LLVM take m
 TargetLike: TypeAlias = str | Mapping[str, Any] | Target
 
 
+@young_collections()
 def compile_module(
     module: QnnModule,
     target: TargetLike | Sequence[TargetLike] = "native",
@@ -209,6 +211,7 @@ def _program(
 # ---- several shapes ----------------------------------------------------------------------------------------------
 
 
+@young_collections()
 def compile_modules(
     modules: Sequence[QnnModule],
     target: TargetLike | Sequence[TargetLike] = "native",

@@ -69,6 +69,11 @@ def _place(var: relax.Var) -> int:
     return hash(var)
 
 
+def _stays(var: relax.Var, value: Any) -> bool:
+    """Whether a variable stays bound to a value when `main` is built anew: aliases go, and results get another."""
+    return isinstance(var, relax.DataflowVar) and _kinds[type(value)] in _COMPUTED
+
+
 def _is_same(one: Any, other: Any) -> bool:
     return one.same_as(other)
 
@@ -168,7 +173,7 @@ class Rebuild:
 
     def _bound_anew(self, var: relax.Var, expr: Any) -> Any:
         old = self._bound.get(_place(var))
-        if old is not None and isinstance(var, relax.DataflowVar) and _kinds[type(expr)] in _COMPUTED:
+        if old is not None and _stays(var, expr):
             value = expr if expr.same_as(old.value) else self.builder.normalize(expr)
             if _have_one_type(value, var):
                 return self._bound_to(old, value)
@@ -243,6 +248,8 @@ class _Rewriting:
                     kept = None
 
             for binding in self._new.bindings:
+                if kept and not _stays(kept[-1].var, kept[-1].value):  # where this one reads it, it reads another
+                    begin()
                 one = _Rewritten(self._new, binding, begin)
                 result = self._rule(one.value, one.emit)
                 if kept is not None and (result is None or result.same_as(one.value)):
