@@ -17,7 +17,14 @@ from ..numerics import elementary, extremes, tir
 from ..op.arguments import data_of
 from ..op.base import constant_value, has_float_rows, shape_of
 from ..topi_int8.generic import attention, float_rows, max_pool
-from ..topi_int8.generic.extreme_position import extreme_position, has_keys, searched_position
+from ..topi_int8.generic.extreme_position import (
+    compared_position,
+    extreme_position,
+    has_keys,
+    has_order,
+    lines_along,
+    searched_position,
+)
 from ..topi_int8.generic.reduce import reduced
 from ..topi_int8.generic.running_sum import running_sum
 from . import legalize_float_products as products
@@ -234,6 +241,10 @@ def _extreme_position(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
     if _has_keys(call):
         return builder.call_te(extreme_position, x, largest, keepdims, primfunc_name_hint="extreme_position")
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
+    if axis is not None and has_order(str(x.ty.dtype), lines := lines_along(shape_of(x), axis)):
+        flat = builder.emit(builder.call_te(topi.reshape, x, lines if lines[-1] > 1 else lines[:-1]))
+        found = builder.call_te(compared_position, flat, largest, primfunc_name_hint="extreme_position")
+        return builder.call_te(topi.reshape, builder.emit(found), shape_of(call))
     result = builder.call_te(searched_position, x, axis, largest, keepdims, primfunc_name_hint="extreme_position")
     if axis is not None and axis % len(shape_of(x)) != len(shape_of(x)) - 1:
         # fused, it would jump through all operands of what computes its data, such as an interpolation's, at once

@@ -53,9 +53,9 @@ def test_positions_from_data_are_not(rng):
     assert len(engine.kernels) == 2
 
 
-@pytest.mark.parametrize(("axis", "kernels"), [(1, 2), (2, 1)])
-def test_the_position_of_an_extreme_along_a_last_axis_alone_is_fused(axis, kernels, rng):
-    """Along another it would jump through all that its data are computed from."""
+@pytest.mark.parametrize("axis", [1, 2])
+def test_the_position_of_an_extreme_is_a_kernel_of_its_own(axis, rng):
+    """Fused, it would jump through all that its data are computed from, or compute them value by value."""
     x, y = (rng.standard_normal((2, 5, 70)).astype(np.float32) for _ in range(2))
     module = small_module(
         lambda builder, params: [relax.op.argmax(builder.emit(relax.op.add(*params)), axis)],
@@ -63,4 +63,4 @@ def test_the_position_of_an_extreme_along_a_last_axis_alone_is_fused(axis, kerne
     )
     engine = qnn_ext.build(module, num_threads=1)
     np.testing.assert_array_equal(engine(x, y), (x + y).argmax(axis))
-    assert len(engine.kernels) == kernels
+    assert len(engine.kernels) == 2

@@ -1,4 +1,4 @@
-"""argmax and argmin of bytes along the last axis: the first position wins, at every length and in every vector."""
+"""argmax and argmin: the first position wins, along every axis, at every length and in every vector."""
 
 from __future__ import annotations
 
@@ -56,6 +56,36 @@ def test_values_that_the_search_starts_from(dtype, name):
         expected = reference(data, axis=axis)
         assert np.array_equal(compile_and_run(mod, "native", [data])[0], expected)
         assert np.array_equal(interpret(mod, [data])[0], expected)
+
+
+LINES = [((2, 5, 70), 1), ((2, 5, 70), 2), ((2, 5, 7, 13), 0), ((3, 21), 1), ((4, 4), 0), ((300,), 0), ((2, 3, 5), 1)]
+LINES += [((3, 260, 3), 1), ((1, 1, 64), 1), ((2, 0x900), 1), ((2, 8, 0x200), 1), ((3, 65), 1), ((5, 2, 4), 1)]
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("shape", "axis"), LINES, ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_first_position_among_values_of_every_dtype(shape, axis, name, rng):
+    """Also of both zeros, which are equal, infinities and NaN, which is beyond all numbers."""
+    function, reference = FUNCTIONS[name]
+    dtypes = ("float32", "float16", "int32", "int16", "uint16", "int8", "uint8", "int64", "float64")
+    for dtype, target in zip(dtypes, cycle(TARGETS), strict=False):
+        keepdims = dtype == "int16"
+        mod = module([(shape, dtype)], lambda emit, x, k=keepdims: emit(function(x, axis=axis, keepdims=k)))
+        for data in _lines(np.dtype(dtype), shape, rng):
+            result = compile_and_run(mod, target, [data])[0]
+            assert np.array_equal(result, reference(data, axis=axis, keepdims=keepdims)), dtype
+
+
+def _lines(dtype: np.dtype, shape: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
+    """Values of all sizes, and few different ones, so that many are equal."""
+    if dtype.kind == "f":
+        few = np.array([0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.finfo(dtype).smallest_subnormal], dtype)
+        chosen = rng.choice(few, shape)
+        return [rng.standard_normal(shape).astype(dtype), chosen, np.where(rng.random(shape) < 0.1, np.nan, -chosen)]
+    info = np.iinfo(dtype)
+    ends = rng.choice(np.array([info.min, info.max, info.max - 1], dtype), shape)
+    return [rng.integers(info.min, info.max, shape, dtype, endpoint=True), ends]
 
 
 @pytest.mark.parametrize("function", [relax.op.argmax, relax.op.argmin], ids=["argmax", "argmin"])

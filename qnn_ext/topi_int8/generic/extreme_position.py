@@ -1,8 +1,8 @@
 """The first position of the largest or smallest value: argmax and argmin.
 
 In a row of 8-bit values, value and position form one 16-bit key, with the position in the low byte, so that the
-smallest key of a row decides both; x86 finds the smallest of eight in one instruction. Other cases compare one value
-after another.
+smallest key of a row decides both; x86 finds the smallest of eight in one instruction. Other values of up to 32 bits
+are compared in vectors, as integers in the same order. What is left compares one value after another.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ from .rows import unravel
 LANES = (16, 8)
 MOST_POSITIONS = 256
 
+WIDTHS = (64, 16, 8, 4)
+"""Values next to each other that are compared at once: the widest of these that fit."""
+
+ORDERED = ("float32", "float16", "int32", "int16", "uint16", "int8", "uint8")
+"""The dtypes whose order int32 has."""
+
 Expr = Any
 
 
@@ -39,6 +45,127 @@ def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:
     out = [tirx.const(size, "int64") for size in ([*shape[:-1], 1] if keepdims else shape[:-1])]
     body = partial(_nest, shape=shape, keepdims=keepdims, largest=largest)
     return nest(out, [x], body, dtype="int64", name="extreme_position")
+
+
+def has_order(dtype: str, lines: tuple[int, int, int]) -> bool:
+    """Whether `compared_position` takes such lines, which GPUs search in threads of their own."""
+    _, length, inner = lines
+    neighbours = length if inner == 1 else inner
+    return dtype in ORDERED and length > 1 and neighbours >= WIDTHS[-1] and not current_backend().grid
+
+
+def lines_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
+    """A shape as (outer, length, inner), where `length` is that of an axis."""
+    axis %= len(shape)
+    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+
+
+def compared_position(x: te.Tensor, largest: bool) -> te.Tensor:
+    """int64 positions along the last axis of (rows, length), or that in the middle of (outer, length, inner); the first
+    NaN is beyond all numbers."""
+    sizes = [int(size) for size in x.shape]
+    search = _along_rows if len(sizes) == 2 else _along_columns
+
+    def body(ins: list[Any], outs: list[Any]) -> Any:
+        values, positions = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
+        shared = prod(sizes) >= current_backend().sharing.position_elements
+        with IRBuilder() as builder:
+            search(_Keys(values, largest), positions, T.parallel if shared else T.serial, *sizes)
+        return builder.get()
+
+    return nest([sizes[0], *sizes[2:]], [x], body, dtype="int64", name="compared_position")
+
+
+class _Keys:
+    """Values as uint32 in the same order, or for the least one in the opposite order; NaN is the greatest.
+
+    They are unsigned because TVM, where it widens what it takes for indices, casts vectors of int32 to single int64.
+    """
+
+    def __init__(self, values: Any, largest: bool) -> None:
+        self._values, self._largest = values, largest
+
+    def __call__(self, *indices: Expr) -> Expr:
+        value = self._values[indices]
+        lanes = value.ty.dtype.lanes
+        if "float" not in str(value.ty.dtype):
+            return self._directed(value.astype(f"uint32x{lanes}") ^ _all(_SIGN, lanes))
+        bits = tirx.reinterpret(f"uint32x{lanes}", value.astype(f"float32x{lanes}"))
+        bits = tirx.Select(bits.equal(_all(_SIGN, lanes)), _all(0, lanes), bits)  # both zeros are one
+        key = tirx.Select(bits >= _all(_SIGN, lanes), tirx.bitwise_not(bits), bits ^ _all(_SIGN, lanes))
+        is_nan = (bits & _all(_SIGN - 1, lanes)) > _all(_INFINITY, lanes)
+        return tirx.Select(is_nan, _all(_GREATEST, lanes), self._directed(key))
+
+    def _directed(self, key: Expr) -> Expr:
+        return key if self._largest else tirx.bitwise_not(key)
+
+
+_SIGN, _INFINITY, _GREATEST = 0x80000000, 0x7F800000, 0xFFFFFFFF
+
+
+def _all(value: int, lanes: int) -> Expr:
+    return tirx.const(value, f"uint32x{lanes}")
+
+
+class _Best:
+    """The greatest keys so far, side by side, and their positions."""
+
+    def __init__(self, keys: Expr, positions: Expr) -> None:
+        lanes = keys.ty.dtype.lanes
+        self._all = tirx.Ramp(tirx.const(0, "int32"), 1, lanes)
+        self._keys, self._positions = (
+            T.buffer_proxy(T.decl_buffer((lanes,), "uint32", scope="local")) for _ in range(2)
+        )
+        self._keys[self._all], self._positions[self._all] = keys, positions
+
+    def take(self, keys: Expr, positions: Expr) -> None:
+        """Keys that are greater, with their positions."""
+        self._positions[self._all] = tirx.Select(keys > self.keys, positions, self.positions)
+        self._keys[self._all] = tirx.max(keys, self.keys)
+
+    @property
+    def keys(self) -> Expr:
+        return self._keys[self._all]
+
+    @property
+    def positions(self) -> Expr:
+        return self._positions[self._all]
+
+
+def _along_columns(keys: _Keys, positions: Any, loop: Any, outer: int, length: int, inner: int) -> None:
+    """Neighbours side by side; the last of them overlap the previous ones."""
+    width = next(width for width in WIDTHS if width <= inner)
+    blocks = -(-inner // width)
+    with loop(0, outer * blocks) as block:
+        row, start = block // blocks, tirx.min(block % blocks * width, inner - width)
+        columns = tirx.Ramp(start, 1, width)
+        best = _Best(keys(row, 0, columns), _all(0, width))
+        with T.serial(1, length) as place:
+            best.take(keys(row, place, columns), tirx.Broadcast(place.astype("uint32"), width))
+        positions[row, columns] = best.positions.astype(f"int64x{width}")
+
+
+def _along_rows(keys: _Keys, positions: Any, loop: Any, rows: int, length: int) -> None:
+    """Pieces of a row side by side, each lane with the first of its own; the last piece overlaps the previous one."""
+    width = next(width for width in WIDTHS[1:] if width <= length)
+    with loop(0, rows) as row:
+        lanes = tirx.call_llvm_pure_intrin(f"uint32x{width}", "llvm.stepvector")
+
+        def piece(start: Expr) -> tuple[Expr, Expr]:
+            places = tirx.Broadcast(start.astype("uint32"), width) + lanes
+            return keys(row, tirx.Ramp(start, 1, width)), places
+
+        best = _Best(*piece(tirx.const(0, "int32")))
+        if (whole := length // width) > 1:
+            with T.serial(1, whole) as number:
+                best.take(*piece(number * width))
+        if length % width:
+            best.take(*piece(tirx.const(length - width, "int32")))
+        greatest = tirx.call_llvm_pure_intrin("uint32", "llvm.vector.reduce.umax", best.keys)
+        equal = best.keys.equal(tirx.Broadcast(greatest, width))
+        candidates = tirx.Select(equal, best.positions, _all(_GREATEST, width))
+        first = tirx.call_llvm_pure_intrin("uint32", "llvm.vector.reduce.umin", candidates)
+        positions[row] = first.astype("int64")
 
 
 def searched_position(x: te.Tensor, axis: int | None, largest: bool, keepdims: bool) -> te.Tensor:
