@@ -11,7 +11,13 @@ from .traits import Data, Kind, Traits
 
 
 def _infer(
-    boxes: TensorInfo, scores: TensorInfo, iou_threshold: TensorInfo, *, max_boxes: int, score_threshold: float
+    boxes: TensorInfo,
+    scores: TensorInfo,
+    iou_threshold: TensorInfo,
+    *,
+    max_boxes: int,
+    score_threshold: float,
+    queue: bool,
 ) -> tuple[Shape, str]:
     for info, rank in ((boxes, 2), (scores, 2), (iou_threshold, 1)):
         check_dtype(info, "float32")
@@ -40,10 +46,20 @@ def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _reference(
-    boxes: np.ndarray, scores: np.ndarray, iou_threshold: np.ndarray, *, max_boxes: int, score_threshold: float
+    boxes: np.ndarray,
+    scores: np.ndarray,
+    iou_threshold: np.ndarray,
+    *,
+    max_boxes: int,
+    score_threshold: float,
+    queue: bool = False,
 ) -> np.ndarray:
     result = np.full((scores.shape[0], max_boxes), -1, np.int32)
     for row, class_scores in zip(result, scores, strict=True):
+        if queue:
+            chosen = _from_queue(boxes, class_scores, iou_threshold, max_boxes, np.float32(score_threshold))
+            row[: len(chosen)] = chosen
+            continue
         order = np.argsort(-class_scores, kind="stable")
         order = order[class_scores[order] >= np.float32(score_threshold)]
         for slot in range(max_boxes):
@@ -53,6 +69,55 @@ def _reference(
             overlap = overlaps(boxes[order[0]], boxes[order[1:]])
             order = order[1:][~(overlap > iou_threshold)]
     return result
+
+
+def _from_queue(
+    boxes: np.ndarray, scores: np.ndarray, iou_threshold: np.ndarray, max_boxes: int, score_threshold: np.float32
+) -> list[int]:
+    """The boxes that TFLite's NON_MAX_SUPPRESSION_V4 takes from a queue by score. It puts a box that it has taken back
+    into the queue, where it then overlaps itself, and a box without area nothing: such a one is taken again."""
+    heap: list[int] = []
+    for above in np.flatnonzero(scores > score_threshold):
+        _push(heap, int(above), scores)
+    places, chosen = min(len(heap), max_boxes), list[int]()
+    compared = dict.fromkeys(heap, 0)  # with how many of the boxes that were taken
+    while heap and len(chosen) < places:
+        box = _pop(heap, scores)
+        others = boxes[chosen[compared[box] :]]
+        compared[box] = len(chosen)
+        if not (overlaps(boxes[box], others) >= iou_threshold).any():
+            chosen.append(box)
+            _push(heap, box, scores)
+    return chosen
+
+
+def _push(heap: list[int], box: int, scores: np.ndarray) -> None:
+    """Add a box below all with at least its score on the way to the top, as std::push_heap."""
+    heap.append(box)
+    _rise(heap, len(heap) - 1, box, scores)
+
+
+def _pop(heap: list[int], scores: np.ndarray) -> int:
+    """Remove the best box as libstdc++'s std::pop_heap: the better one of two children moves up, the second one if they
+    are equal, down to the end; the last box takes the place that is left and rises from there."""
+    best, last = heap[0], heap.pop()
+    if heap:
+        hole = 0
+        while 2 * hole + 2 < len(heap):
+            child = 2 * hole + 2
+            child -= bool(scores[heap[child]] < scores[heap[child - 1]])
+            heap[hole], hole = heap[child], child
+        if 2 * hole + 2 == len(heap):
+            heap[hole], hole = heap[-1], len(heap) - 1
+        _rise(heap, hole, last, scores)
+    return best
+
+
+def _rise(heap: list[int], hole: int, box: int, scores: np.ndarray) -> None:
+    while hole > 0 and scores[heap[(hole - 1) // 2]] < scores[box]:
+        heap[hole] = heap[(hole - 1) // 2]
+        hole = (hole - 1) // 2
+    heap[hole] = box
 
 
 NON_MAX_SUPPRESSION = define(
@@ -71,6 +136,7 @@ def non_max_suppression(
     iou_threshold: float | relax.Expr,
     max_boxes: int,
     score_threshold: float,
+    queue: bool = False,
 ) -> relax.Call:
     """indices[c, k]: index of the k-th box of class c, −1 if there are no more; (classes, max_boxes) int32.
 
@@ -81,15 +147,17 @@ def non_max_suppression(
     Greedy: of the boxes with a score of at least score_threshold, the best is taken (the first if scores are equal),
     then all boxes whose intersection with it is more than iou_threshold of their union are dropped, and so on. Areas
     and ratio are float32, each operation rounded separately. Raises ShapeError.
-    Source: TFLite NonMaxSuppressionSingleClassHelper.
+
+    queue: boxes have scores above score_threshold and are dropped by an overlap of at least iou_threshold; equal scores
+    come in the order of libstdc++'s std::priority_queue, into which boxes that were taken return.
+    Source: TFLite NonMaxSuppressionSingleClassHelper, with queue TFLite NonMaxSuppression.
     """
     if not isinstance(iou_threshold, relax.Expr):
         if not 0 <= iou_threshold <= 1:
             raise ShapeError(f"iou_threshold must be in [0, 1], found {iou_threshold}")
         iou_threshold = constant(np.asarray([iou_threshold], np.float32))
-    return NON_MAX_SUPPRESSION.call(
-        boxes, scores, iou_threshold, max_boxes=int(max_boxes), score_threshold=float(score_threshold)
-    )
+    attributes = {"max_boxes": int(max_boxes), "score_threshold": float(score_threshold), "queue": bool(queue)}
+    return NON_MAX_SUPPRESSION.call(boxes, scores, iou_threshold, **attributes)
 
 
 export_to_script(non_max_suppression=non_max_suppression)

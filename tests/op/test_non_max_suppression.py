@@ -58,6 +58,14 @@ def test_boxes_without_area_overlap_nothing():
     np.testing.assert_array_equal(result, [[1, 2, 0, -1]])
 
 
+def test_a_queue_takes_boxes_without_area_again():
+    flat = [[0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
+    result = suppress(flat, [0.5, 0.9, 0.9], max_boxes=3, score_threshold=0.5, iou_threshold=0.1, queue=True)
+    np.testing.assert_array_equal(result, [[1, -1, -1]])
+    result = suppress(flat, [0.6, 0.9, 0.9], max_boxes=3, score_threshold=0.5, iou_threshold=0.1, queue=True)
+    np.testing.assert_array_equal(result, [[1, 0, 0]])
+
+
 def test_type_rule():
     boxes, scores = (relax.Var("x", relax.TensorType(shape, "float32")) for shape in ((5, 4), (2, 6)))
     with pytest.raises(ShapeError, match="shapes must be boxes"):

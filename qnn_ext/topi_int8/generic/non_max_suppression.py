@@ -27,9 +27,11 @@ def _non_max_suppression(
     *,
     max_boxes: int,
     score_threshold: float,
+    queue: bool,
 ) -> te.Tensor:
     """Classes run in parallel. Each keeps a list of the boxes that are left and takes the best of them `max_boxes`
-    times: no sorting, and no work once none is left."""
+    times: no sorting, and no work once none is left. With a queue, a heap."""
+    one_class = _from_queue if queue else _one_class
     tensors = [
         operand.tensor if operand.tensor is not None else constants.add(operand.value)
         for operand in (boxes, scores, iou_threshold)
@@ -39,7 +41,7 @@ def _non_max_suppression(
     def body(ins: list[Any], outs: list[Any]) -> Any:
         with IRBuilder() as builder, T.parallel(0, shape[0]) as row:
             overlap = T.buffer_proxy(ins[2])[0]
-            _one_class(row, T.buffer_proxy(ins[0]), T.buffer_proxy(ins[1]), T.buffer_proxy(outs[0]), least, overlap)
+            one_class(row, T.buffer_proxy(ins[0]), T.buffer_proxy(ins[1]), T.buffer_proxy(outs[0]), least, overlap)
         return builder.get()
 
     return nest(shape, tensors, body, dtype="int32", name="non_max_suppression")
@@ -68,6 +70,88 @@ def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overla
                     left[kept[0]] = left[i]
                     kept[0] = kept[0] + 1
             length[0] = kept[0]
+
+
+def _from_queue(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overlap: Expr) -> None:
+    """out[row, :] for one class, as op.non_max_suppression._from_queue."""
+    count, slots = int(boxes.shape[0]), int(out.shape[1])
+    heap = _Heap(count, scores, row)
+    compared = T.buffer_proxy(T.decl_buffer([count], "int32", scope="global"))
+    taken, places, dropped = (_variable(0) for _ in range(3))
+    with T.serial(0, slots) as slot:
+        out[row, slot] = tirx.const(-1, "int32")
+    with T.serial(0, count) as box, T.If(scores[row, box] > least), T.Then():
+        compared[box] = tirx.const(0, "int32")
+        heap.push(box)
+    places[0] = tirx.min(heap.size[0], tirx.const(slots, "int32"))
+    with T.While(tirx.all(heap.size[0] > 0, taken[0] < places[0])):
+        box = heap.pop()
+        dropped[0] = tirx.const(0, "int32")
+        with T.serial(0, taken[0] - compared[box]) as other:
+            too_close = _overlap(boxes, box, out[row, compared[box] + other]) >= overlap
+            with T.If(too_close), T.Then():
+                dropped[0] = tirx.const(1, "int32")
+        compared[box] = taken[0]
+        with T.If(dropped[0] == 0), T.Then():
+            out[row, taken[0]] = box
+            taken[0] = taken[0] + 1
+            heap.push(box)
+
+
+class _Heap:
+    """Boxes by their scores, as the functions of the same names in op.non_max_suppression."""
+
+    def __init__(self, count: int, scores: Any, row: Expr) -> None:
+        self.boxes = T.buffer_proxy(T.decl_buffer([count], "int32", scope="global"))
+        self.scores, self.row = scores, row
+        self.size, self.hole, self.child, self.best, self.moved = (_variable(0) for _ in range(5))
+
+    def push(self, box: Expr) -> None:
+        self.hole[0] = self.size[0]
+        self.size[0] = self.size[0] + 1
+        self._rise(box)
+
+    def pop(self) -> Expr:
+        """The best box. What this returns is it until the next one is taken."""
+        boxes, hole, child, size = self.boxes, self.hole, self.child, self.size
+        self.best[0] = boxes[0]
+        size[0] = size[0] - 1
+        self.moved[0] = boxes[size[0]]
+        with T.If(size[0] > 0), T.Then():
+            hole[0] = tirx.const(0, "int32")
+            with T.While(2 * hole[0] + 2 < size[0]):
+                child[0] = 2 * hole[0] + 2
+                with T.If(self._score(boxes[child[0]]) < self._score(boxes[child[0] - 1])), T.Then():
+                    child[0] = child[0] - 1
+                boxes[hole[0]] = boxes[child[0]]
+                hole[0] = child[0]
+            with T.If(2 * hole[0] + 2 == size[0]), T.Then():
+                boxes[hole[0]] = boxes[size[0] - 1]
+                hole[0] = size[0] - 1
+            self._rise(self.moved[0])
+        return self.best[0]
+
+    def _rise(self, box: Expr) -> None:
+        hole, boxes, going = self.hole, self.boxes, self.child
+        going[0] = tirx.const(1, "int32")
+        with T.While(tirx.all(hole[0] > 0, going[0] == 1)):
+            parent = tirx.shift_right(hole[0] - 1, tirx.const(1, "int32"))
+            with T.If(self._score(boxes[parent]) < self._score(box)):
+                with T.Then():
+                    boxes[hole[0]] = boxes[parent]
+                    hole[0] = parent
+                with T.Else():
+                    going[0] = tirx.const(0, "int32")
+        boxes[hole[0]] = box
+
+    def _score(self, box: Expr) -> Expr:
+        return self.scores[self.row, box]
+
+
+def _variable(value: int) -> Any:
+    variable = T.buffer_proxy(T.decl_buffer([1], "int32", scope="local"))
+    variable[0] = tirx.const(value, "int32")
+    return variable
 
 
 def _overlap(boxes: Any, one: Expr, two: Expr) -> Expr:

@@ -172,6 +172,18 @@ def test_non_max_suppression(operator, most, least):
     assert_equals_litert(model, trials, compiled=True)
 
 
+@pytest.mark.parametrize("count", [4, 17, 40])
+def test_non_max_suppression_of_equal_scores(count):
+    """In the order of LiteRT's queue; overlaps of just the threshold, and boxes without area, which are taken again."""
+    model = suppression("NON_MAX_SUPPRESSION_V5", count, count, 0.1, 0.5)
+    trials = []
+    for levels in (1, 2, 5, 12):
+        corner = RNG.integers(0, 4, (count, 2))
+        boxes = np.concatenate([corner, corner + RNG.integers(0 if levels == 5 else 1, 4, (count, 2))], 1)
+        trials.append([boxes.astype(np.float32), (RNG.integers(0, levels + 1, count) / levels).astype(np.float32)])
+    assert_equals_litert(model, trials, compiled=count == 17)
+
+
 def test_results_of_non_max_suppression_declared_with_a_batch():
     """As TensorFlow's converter writes `non_max_suppression_padded`."""
     model = suppression("NON_MAX_SUPPRESSION_V4", 5, 3, 0.1, 0.5, batch=(1,))

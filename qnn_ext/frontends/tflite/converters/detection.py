@@ -218,9 +218,7 @@ def _regular(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options
 
 @converter("NON_MAX_SUPPRESSION_V4", "NON_MAX_SUPPRESSION_V5", max_version=1)
 def convert_non_max_suppression(node: Node) -> list[relax.Expr]:
-    """(indices, number of them), of V5 (indices, scores, number of them); what follows the last one is 0.
-
-    Boxes of equal scores come in their order; LiteRT leaves that order to a heap."""
+    """(indices, number of them), of V5 (indices, scores, number of them); what follows the last one is 0."""
     emit, boxes = node.emit, node.shape(0)
     if len(boxes) != 2 or boxes[1] != 4 or not boxes[0] or node.shape(1) != boxes[:1]:
         raise node.malformed(f"boxes of shape {boxes} and scores of shape {node.shape(1)} must be (N, 4) and (N)")
@@ -237,9 +235,8 @@ def convert_non_max_suppression(node: Node) -> list[relax.Expr]:
     if most < 1:
         raise node.unsupported(f"at most {most} boxes; it must be at least one")
     by_class = reshape(node, node.input(1), [1, boxes[0]])
-    # `non_max_suppression` takes scores of at least the threshold, this operator those above it
-    above = float(np.nextafter(np.float32(least), np.float32(np.inf)))
-    chosen = reshape(node, emit(qnn.non_max_suppression(_sorted_corners(node), by_class, iou, most, above)), [most])
+    corners = _sorted_corners(node)
+    chosen = reshape(node, emit(qnn.non_max_suppression(corners, by_class, iou, most, least, queue=True)), [most])
     valid = emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
     sizes = node.assembly.builder.sizes
     count = sizes.size(emit(relax.op.sum(emit(relax.op.astype(valid, "int64")))), most, node.label)
