@@ -220,7 +220,7 @@ def _transpose_conv(node: _Node) -> bool:
 def _batch_matmul(node: _Node) -> bool:
     right = node.input(1)
     if right is not None and right.qparams is not None and _is_hybrid(node, 0, right):
-        return not np.any(right.qparams.zero_point)
+        return right.is_constant and not np.any(right.qparams.zero_point)
     if not _bytes(node, 0) or node.output.dtype != "int8" or right is None or right.qparams is None:
         return False
     return right.dtype == "int8" and not np.any(right.qparams.zero_point)

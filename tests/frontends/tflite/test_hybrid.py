@@ -66,3 +66,25 @@ def test_equals_litert(operator, numerics, per_channel, bias, rng):
         for feed, (wanted,) in zip(feeds, expected, strict=True):
             (found,) = runner.run(feed).values()
             np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize("leading", [(2, 3), (1, 3)])
+@pytest.mark.parametrize("asymmetric", [False, True])
+def test_many_matrices(leading, asymmetric, is_constant, rng):
+    """LiteRT's own kernel takes the scales of other matrices where several dimensions lead. Sums of columns that are
+    not constant are those of the first call."""
+    graph = Graph()
+    q, shape = Q(np.float32(0.02)), (2, 3, 8, 6)
+    x = graph.input((*leading, 5, 8), "float32")
+    values = rng.integers(-127, 128, shape).astype(np.int8)
+    y = graph.const(values, q=q) if is_constant else graph.input(shape, "int8", q)
+    options = {"adjX": False, "adjY": False, "asymmetricQuantizeInputs": asymmetric}
+    graph.op("BATCH_MATMUL", [x, y], [graph.output((2, 3, 5, 6), "float32")], **options)
+    content = graph.build()
+    inputs = [[rng.normal(0, 1, (*leading, 5, 8)).astype(np.float32)] for _ in range(2 if is_constant else 1)]
+    if not is_constant:
+        inputs[0].append(values)
+    module = from_tflite(content, numerics="tflite")
+    for one, (wanted,) in zip(inputs, invoke(content, inputs, "reference", False), strict=True):
+        np.testing.assert_array_equal(Interpreter(module)(*one), wanted)

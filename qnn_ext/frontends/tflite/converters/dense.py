@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax
 
 from .... import op as qnn
+from ....op.base import constant
 from ....qparams import QParams
 from ..node import Node, shape_of
 from ..registry import converter
@@ -173,16 +174,30 @@ def _hybrid_matmul(node: Node, left: relax.Expr, right: relax.Expr, batch: Shape
     data = reshaped(node, rows.data, (count, height, depth))
     acc = node.emit(qnn.batch_matmul(data, y, 0, 0, 1.0, weights.scale))
     repeated, _, units = shape_of(acc)
+    left_batch, right_batch = shape_of(left)[:-2], shape_of(right)[:-2]
     weight_sum = None
     if asymmetric:
         sums = reshaped(node, node.emit(qnn.row_sum(y)), (shape_of(y)[0], 1, units))
-        weight_sum = _rows_of(node, sums, (repeated, height, units))
-    scale = _rows_of(node, reshaped(node, rows.scale, (count, height, 1)), (repeated, height, 1))
+        weight_sum = _rows_of(node, _taken(node, sums, right_batch, batch), (repeated, height, units))
+    scale = _taken(node, reshaped(node, rows.scale, (count, height, 1)), left_batch, batch)
+    scale = _rows_of(node, scale, (repeated, height, 1))
     zero_point = rows.zero_point
     if zero_point is not None:
-        zero_point = _rows_of(node, reshaped(node, zero_point, (count, height, 1)), (repeated, height, 1))
+        zero_point = _taken(node, reshaped(node, zero_point, (count, height, 1)), left_batch, batch)
+        zero_point = _rows_of(node, zero_point, (repeated, height, 1))
     flat = reshaped(node, acc, (repeated * height, units))
     return dequantize_accumulator(node, flat, Rows(data, scale, zero_point), weight_sum, weights.scale)
+
+
+def _taken(node: Node, values: relax.Expr, own: Shape, batch: Shape) -> relax.Expr:
+    """Values of the matrices of one operand, (B or 1, …), which has `own` as leading dimensions, as LiteRT's own
+    kernels find them: they step by one matrix in each of several leading dimensions."""
+    if node.delegated or shape_of(values)[0] == 1 or sum(size > 1 for size in batch) < 2:
+        return values
+    own = (1,) * (len(batch) - len(own)) + own
+    steps = np.sum([place * (size > 1) for place, size in zip(np.indices(batch), own, strict=True)], axis=0)
+    places = np.ravel_multi_index(np.unravel_index(steps.reshape(-1), own), batch)
+    return node.emit(relax.op.take(values, constant(places.astype(np.int32)), axis=0, mode="clip"))
 
 
 def _rows_of(node: Node, expr: relax.Expr, shape: Shape) -> relax.Expr:
