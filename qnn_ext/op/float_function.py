@@ -1,4 +1,4 @@
-"""qnn.float_function: elementary functions and activations of floats with the bits of ONNX Runtime or XNNPACK."""
+"""qnn.float_function: functions of floats with the bits of ONNX Runtime, XNNPACK or LiteRT."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ FLOAT_FUNCTION = define("float_function", "data", _infer, _reference, TRAITS, "f
 
 
 def float_function(data: relax.Expr, function: str) -> relax.Call:
-    """A function of each value, by the polynomials of `numerics/mlas.py`, `eigen.py` and `xnnpack.py`, each step
-    rounded to float32.
+    """A function of each value, by the polynomials of `mlas`, `eigen`, `xnnpack` and `litert` in `numerics`, each step rounded
+    to float32.
 
     data:     float32
     function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), "gelu_tanh",
               "gru_tanh" and "gru_logistic", those of GRU's gates, "softplus", "log", "vector_exp", e^x by Eigen, "sin"
               or "cos", for |x| below `numerics.eigen.LARGEST`, or "xnnpack_" with "sigmoid", "tanh", "gelu",
-              "gelu_tanh", "exp", "log", "sin", "cos" or "elu"
+              "gelu_tanh", "exp", "log", "sin", "cos" or "elu", or "litert_" with "tanh",
+              "logistic" or "vector_logistic"
 
     The absolute error of logistic is below 2⁻²³; that of relax.sigmoid is relative. Raises ShapeError. Source: ONNX
-    Runtime's MLAS, on CPUs with fused multiply-add; Eigen; XNNPACK.
+    Runtime's MLAS, on CPUs with fused multiply-add; Eigen; XNNPACK; LiteRT's recurrent layers.
     """
     return FLOAT_FUNCTION.call(data, function=function)
 

@@ -18,12 +18,24 @@ TRUE |= {
     "softplus": lambda x: np.logaddexp(0, x),
     "xnnpack_elu": lambda x: np.where(x < 0, np.expm1(x), x),
     "gru_tanh": np.tanh,
+    "litert_tanh": np.tanh,
+    "litert_logistic": FUNCTIONS["sigmoid"],
+    "litert_vector_logistic": FUNCTIONS["sigmoid"],
     "gru_logistic": FUNCTIONS["sigmoid"],
 }
 ABSOLUTE = {"logistic", "gru_logistic", "sin", "cos", "xnnpack_sin", "xnnpack_cos", "xnnpack_log"}
-MOST = {"xnnpack_sigmoid": 2.2, "gru_tanh": 4.2, "xnnpack_exp": 32, "xnnpack_sin": 24, "xnnpack_cos": 24}
+MOST = {
+    "xnnpack_sigmoid": 2.2,
+    "gru_tanh": 4.2,
+    "litert_tanh": 4.2,
+    "litert_vector_logistic": 4.5,
+    "xnnpack_exp": 32,
+    "xnnpack_sin": 24,
+    "xnnpack_cos": 24,
+}
 """Ulps; 2.1 for others. XNNPACK rounds x · log₂(e), and uses 33 bits of 2π."""
 ENDS = {"exp": (0, math.inf), "erf": (-1, 1), "tanh": (-1, 1), "logistic": (0, 1), "xnnpack_sigmoid": (0, 1)}
+ENDS |= {"litert_tanh": (-1, 1), "litert_logistic": (0, 1), "litert_vector_logistic": (0, 1)}
 ENDS |= {"xnnpack_exp": (0, math.inf), "xnnpack_log": (math.nan, math.inf), "xnnpack_elu": (-1, math.inf)}
 
 

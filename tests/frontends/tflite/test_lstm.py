@@ -1,5 +1,6 @@
 """UNIDIRECTIONAL_SEQUENCE_LSTM: against LiteRT, on real models, and 16x8 against a float computation."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def test_a_single_step_equals_litert(mode, variant, rng):
     expected = invoke(content, trials, "reference", True)
     for runner in (Interpreter(module), *([qnn_ext.build(module, num_threads=1)] if variant == "batch3" else [])):
         for (data,), (wanted,) in zip(trials, expected, strict=True):
-            if made.dtype == "float32":
+            if mode == "float32":
                 np.testing.assert_allclose(runner(data), wanted, rtol=1e-5, atol=1e-6)
             else:
                 np.testing.assert_array_equal(runner(data), wanted)
@@ -176,3 +177,26 @@ def test_contradicting_sizes_are_refused():
 
     with pytest.raises(ModelFormatError, match="must have shape"):
         from_tflite(edited(f"{NAME}/int8/plain", swap))
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("changes", [{}, {"cifg": True, "peephole": True}, {"layer_norm": True, "cells": 10}])
+def test_products_quantized_at_run_time_have_the_bits_of_litert(changes, time_major, rng):
+    """Gates whose elements in memory fill vectors, and others that leave some before and behind them."""
+    pytest.importorskip("ai_edge_litert.interpreter")
+    from tests.conformance.tflite_models.recurrent import Lstm, LstmBuilder
+    from tests.conformance.tflite_models.runner import invoke
+
+    layer = replace(Lstm(batch=3, time=2, depth=5, cells=11, time_major=time_major), **changes)
+    made = LstmBuilder("hybrid", "hybrid", layer)
+    order = (2, 3) if time_major else (3, 2)
+    operands = made.operands(made.graph.input((*order, layer.depth), "float32"))
+    y = made.graph.output((*order, layer.cells), "float32")
+    options = {"act": "tanh", "timeMajor": time_major, "cellClip": 0.0, "projClip": 0.0}
+    made.graph.op("UNIDIRECTIONAL_SEQUENCE_LSTM", operands, [y], **options)
+    content = made.graph.build()
+    trials = [[rng.normal(0, 2, (*order, layer.depth)).astype(np.float32)] for _ in range(2)]
+    module = from_tflite(content)
+    for runner in (Interpreter(module), *([qnn_ext.build(module, num_threads=1)] if not changes else [])):
+        for (x,), (wanted,) in zip(trials, invoke(content, trials, "default", True), strict=True):
+            np.testing.assert_array_equal(runner(x), wanted)

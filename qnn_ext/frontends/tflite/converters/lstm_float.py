@@ -50,10 +50,14 @@ class Matrix:
         return dequantize_accumulator(node, acc, quantized, sums, self.scale)
 
 
+def _tanh(value: relax.Expr) -> relax.Expr:
+    return qnn.float_function(value, "litert_tanh")
+
+
 def activation_of(node: Node, name: str) -> Callable[[relax.Expr], relax.Expr]:
     """The activation function of a recurrent layer's new values, usually tanh."""
     if name == "TANH":
-        return relax.op.tanh
+        return _tanh
     if name not in ACTIVATION_RANGES:
         raise node.unsupported(f"activation {name}")
     return lambda value: node.activate(value, name)
@@ -97,17 +101,38 @@ class FloatCell:
         """(h', c')."""
         emit = self.emit
         gates = emit(relax.op.add(products, self.recurrent_weights.product(hidden)))
-        forget = emit(relax.op.sigmoid(self._gate(gates, "forget", cell)))
+        forget = emit(self._sigmoid(gates, "forget", cell))
         candidate = emit(self.activation(self._gate(gates, "cell", cell)))
         if self.layer.coupled:
             update = emit(relax.op.subtract(constant(np.float32(1)), forget))
         else:
-            update = emit(relax.op.sigmoid(self._gate(gates, "input", cell)))
+            update = emit(self._sigmoid(gates, "input", cell))
         kept, added = emit(relax.op.multiply(forget, cell)), emit(relax.op.multiply(update, candidate))
         new_cell = self._clip(emit(relax.op.add(kept, added)), self.layer.cell_clip)
-        output = emit(relax.op.sigmoid(self._gate(gates, "output", new_cell)))
+        output = emit(self._sigmoid(gates, "output", new_cell))
         new_hidden = emit(relax.op.multiply(output, emit(self.activation(new_cell))))
         return self._projected(new_hidden), new_cell
+
+    def _sigmoid(self, gates: relax.Expr, gate: str, cell: relax.Expr) -> relax.Expr:
+        """The sigmoid of a gate. LiteRT computes vectors of four elements of a gate's memory in one way, what is left
+        before and behind them in another one."""
+        value = self.emit(self._gate(gates, gate, cell))
+        mask = self._in_vectors(gate, shape_of(value)[0])
+        of_vectors, of_rest = (qnn.float_function(value, f"litert_{name}") for name in ("vector_logistic", "logistic"))
+        if mask.all() or not mask.any():
+            return of_vectors if mask.all() else of_rest
+        return relax.op.where(constant(mask), self.emit(of_vectors), self.emit(of_rest))
+
+    def _in_vectors(self, gate: str, batch: int) -> np.ndarray:
+        """Which elements (batch, cells) of a gate belong to vectors of four: those between the first and the last place
+        of memory that is a multiple of four elements. The gates follow each other in memory, from such a place on; all
+        samples are one sequence of elements if they are computed at once, as where time comes first."""
+        cells, order = self.layer.cells, ("cell", "forget", "output")
+        number = order.index(gate) if self.layer.coupled else ("input", *order).index(gate)
+        places = number * batch * cells + np.arange(batch * cells).reshape(batch, cells)
+        at_once = self.node.options.get("time_major", True)
+        start, end = (places.min(), places.max()) if at_once else (places[:, :1], places[:, -1:])
+        return np.asarray((places >= -(-start // 4) * 4) & (places < (end + 1) // 4 * 4))
 
     def _gate(self, gates: relax.Expr, gate: str, cell: relax.Expr) -> relax.Expr:
         """A gate before its activation."""
@@ -118,13 +143,13 @@ class FloatCell:
         return self._normalized(value, gate) if self.layer.layer_norm else value
 
     def _normalized(self, value: relax.Expr, gate: str) -> relax.Expr:
-        """(x − mean) / √(variance + ε) · weight + bias, over each row."""
+        """(x − mean) · (1 / √(variance + ε)) · weight + bias, over each row."""
         emit = self.emit
         mean = emit(relax.op.mean(value, axis=[1], keepdims=True))
         centered = emit(relax.op.subtract(value, mean))
         variance = emit(relax.op.mean(emit(relax.op.multiply(centered, centered)), axis=[1], keepdims=True))
         deviation = emit(relax.op.sqrt(emit(relax.op.add(variance, constant(np.float32(EPSILON))))))
-        normal = emit(relax.op.divide(centered, deviation))
+        normal = emit(relax.op.multiply(centered, emit(relax.op.divide(constant(np.float32(1)), deviation))))
         weighted = emit(relax.op.multiply(normal, self._vector(lstm_layer.norm_weights(gate))))
         return emit(relax.op.add(weighted, self._vector(lstm_layer.bias(gate))))
 
