@@ -28,8 +28,8 @@ FLOAT_FUNCTION = define("float_function", "data", _infer, _reference, TRAITS, "f
 
 
 def float_function(data: relax.Expr, function: str) -> relax.Call:
-    """A function of each value, by the polynomials of `mlas`, `eigen`, `xnnpack` and `litert` in `numerics`, each step rounded
-    to float32.
+    """A function of each value, by the polynomials of `mlas`, `eigen`, `xnnpack` and `litert` in `numerics`, each step
+    rounded to float32.
 
     data:     float32
     function: "exp", "erf", "tanh", "logistic", 1 / (1 + e^−x), "gelu", ½·x · (erf(x / √2) + 1), "gelu_tanh",
