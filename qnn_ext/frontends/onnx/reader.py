@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ class Model:
     def opset(self, domain: str) -> int:
         """Version of a domain's operator set that the model imports; 1 when it imports none."""
         return self.opsets.get(domain, 1)
+
+    def equal_numbers(self, number: np.ndarray) -> list[str]:
+        """The names of constant scalars with the bits of this one."""
+        return self._numbers.get((number.dtype, number.tobytes()), [])
+
+    @cached_property
+    def _numbers(self) -> dict[tuple[np.dtype, bytes], list[str]]:
+        found = defaultdict[tuple[np.dtype, bytes], list[str]](list)
+        for name, array in self.constants.items():
+            if array.ndim == 0:
+                found[array.dtype, array.tobytes()].append(name)
+        return found
 
 
 def require_onnx() -> Any:

@@ -123,8 +123,7 @@ def _is_shared(node: Node, scale: str) -> bool:
         return value is not None
     if value.ndim:
         return False
-    equal = (name for name, one in constants.items() if one.ndim == 0 and one.dtype == value.dtype and one == value)
-    return any(name != scale and readers(name) for name in equal)
+    return any(name != scale and readers(name) for name in node.assembly.model.equal_numbers(value))
 
 
 def _block(dequantize: Operator, values: np.ndarray, scale: np.ndarray, transposed: bool) -> int | None:
