@@ -10,6 +10,8 @@ compilers generate it for other divisors, hides the bits.
 **Floats that cancel.** TVM's simplifier takes floats for real numbers in differences and comparisons: (x + y) − y
 becomes x, which drops the rounding, x − x becomes 0 and x = x true, which they are not of NaN and ∞. It sees no equal
 operands where one is read back from its bits, which costs nothing: LLVM puts the two casts together.
+
+**Comparisons of truth values.** TVM's code generation compares them as floats, which LLVM refuses.
 """
 
 from __future__ import annotations
@@ -73,6 +75,20 @@ def without_cancellation(body: tirx.Stmt) -> tirx.Stmt:
     """The statement with one operand of each float difference or comparison that TVM would simplify from its bits."""
     kinds = [(tirx.Sub, _difference), *((kind, _comparison) for kind in (tirx.EQ, tirx.NE, tirx.LE, tirx.GE))]
     return tvm_ffi.structural_map(body, kinds)
+
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def without_truth_values(body: tirx.Stmt) -> tirx.Stmt:
+    """The statement with truth values compared as integers."""
+    return tvm_ffi.structural_map(body, [(kind, _of_integers) for kind in _COMPARISONS])
+
+
+def _of_integers(node: Any) -> Any:
+    if str(node.a.ty.dtype) != "bool":
+        return node
+    return type(node)(node.a.astype("int8"), node.b.astype("int8"))
 
 
 def _difference(node: tirx.Sub) -> tirx.Sub:

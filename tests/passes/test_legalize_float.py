@@ -177,6 +177,20 @@ def test_a_comparison_that_does_not_hold_of_nan(rng):
     np.testing.assert_array_equal(interpreted, ~(x >= y))
 
 
+@pytest.mark.parametrize("name", ["equal", "not_equal", "less", "greater_equal"])
+def test_comparisons_of_truth_values(name, rng):
+    """As exporters write ⌊a / b⌋: (a < 0) = (b < 0)."""
+    x, y = (rng.integers(-2, 3, 40).astype(np.int32) for _ in range(2))
+    compare = getattr(relax.op, name)
+
+    def build(emit, x, y):
+        return emit(compare(emit(relax.op.less(x, y)), emit(relax.op.equal(x, y))))
+
+    compiled, interpreted = evaluate(build, [x, y])
+    np.testing.assert_array_equal(compiled, interpreted)
+    np.testing.assert_array_equal(interpreted, getattr(np, name)(x < y, x == y))
+
+
 MAGIC = np.float32(1.5 * 2**23)  # x + MAGIC − MAGIC is x rounded to an integer
 CANCELLING = {
     "(x + c) - c": lambda sub, add, x, y, c: sub(add(x, c), c),
