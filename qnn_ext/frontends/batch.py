@@ -47,6 +47,9 @@ _BATCHED = {
 }  # fmt: skip
 
 
+_WEIGHT_PARTS = 3  # the last operands of a product by a weight in blocks: integers, scales, zero points
+
+
 class Place(NamedTuple):
     """Where the samples are in a tensor: for one sample, its index would stand before the last `inner` of an axis's
     elements. An axis that is nothing but the batch has the length 1, and inner is 1."""
@@ -352,6 +355,25 @@ def _matmul(step: _Step) -> Place | None:
     return found.pop() if len(found) == 1 else None
 
 
+def _batch_matmul(step: _Step) -> Place | None:
+    """Samples are matrices in stacks of them, or rows of one side."""
+    left, right, *others = step.places
+    if any(place is not None for place in others):
+        return None
+    if left is not None and right is not None:
+        return left if left == right and left.axis == 0 else None
+    place, result = (left, (0, 1)) if right is None else (right, (0, 2))
+    return None if place is None or place.axis > 1 else Place(result[place.axis], place.inner)
+
+
+def _blockwise(step: _Step) -> Place | None:
+    """Samples are rows of the data, and of the scales that their blocks may have."""
+    first, *others = step.places[:-_WEIGHT_PARTS]
+    weight = step.places[-_WEIGHT_PARTS:]
+    known = first is not None and first.axis == 0 and all(place == first for place in others)
+    return first if known and all(place is None for place in weight) else None
+
+
 def _strided_slice(step: _Step) -> Place | None:
     data, axes, *_ = step.one.args
     place, fields = step.only(), axes.fields if isinstance(axes, relax.Tuple) else []
@@ -410,6 +432,9 @@ _RULES: dict[str, Rule] = {
     "relax.squeeze": _reshape,
     "relax.expand_dims": _reshape,
     "relax.matmul": _matmul,
+    "relax.qnn.batch_matmul": _batch_matmul,
+    "relax.qnn.blockwise_dense": _blockwise,
+    "relax.qnn.blockwise_dense_int8": _blockwise,
     "relax.strided_slice": _strided_slice,
     "relax.take": _take,
     "relax.gather_elements": _gather_elements,

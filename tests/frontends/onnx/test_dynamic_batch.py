@@ -35,6 +35,39 @@ def test_inputs_that_do_not_fit(shape):
         qnn_ext.Interpreter(from_onnx(cnn()))(np.zeros(shape, np.float32))
 
 
+@pytest.mark.parametrize("shapes", [(("N", 2, 5, 4), ("N", 2, 4, 3)), ((2, 5, 4), ("N", 2, 4, 3))])
+def test_integer_products_of_two_tensors(shapes, rng):
+    """As of attention in integers: matrices in stacks of samples and heads."""
+    names = [("a", "s", "z"), ("b", "s", "z"), ("s", "z")]
+    nodes = [node("QLinearMatMul", [name for part in names for name in part], ["y"])]
+    inputs = [value(name, shape, np.uint8) for name, shape in zip("ab", shapes, strict=True)]
+    proto = model(nodes, inputs, [value("y", None, np.uint8)], {"s": np.float32(0.1), "z": np.uint8(120)})
+    module = from_onnx(proto)
+    assert module.outputs[0].dynamic_batch
+    feed = {
+        name: rng.integers(0, 256, [3 if size == "N" else size for size in shape]).astype(np.uint8)
+        for name, shape in zip("ab", shapes, strict=True)
+    }
+    (expected,) = run_ort(proto, feed)
+    for run in (qnn_ext.build(module, num_threads=1), qnn_ext.Interpreter(module)):
+        np.testing.assert_array_equal(next(iter(run.run(feed).values())), expected)
+
+
+@pytest.mark.parametrize("level", [0, 4])
+@pytest.mark.parametrize("rows", [(), (5,)])
+def test_weights_in_blocks(level, rows, rng):
+    """As of encoders with 4-bit weights."""
+    attributes = {"K": 64, "N": 12, "bits": 4, "block_size": 32, "accuracy_level": level}
+    nodes = [node("MatMulNBits", ["x", "b", "s"], ["y"], domain="com.microsoft", **attributes)]
+    constants = {"b": rng.integers(0, 256, (12, 2, 16)).astype(np.uint8), "s": rng.random(24).astype(np.float32)}
+    module = from_onnx(model(nodes, [value("x", ("N", *rows, 64))], [value("y", None)], constants))
+    assert module.inputs[0].dynamic_batch and module.outputs[0].dynamic_batch
+    x = rng.standard_normal((3, *rows, 64)).astype(np.float32)
+    (expected,) = run_ort(model(nodes, [value("x", x.shape)], [value("y", None)], constants), {"x": x})
+    for run in (qnn_ext.build(module, num_threads=1), qnn_ext.Interpreter(module)):
+        np.testing.assert_allclose(run(x), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("shapes", [{"x": ("N", 3, 8, 8)}, {"x": (None, 3, 8, 8)}])
 def test_asked_for_by_shapes(shapes):
     assert from_onnx(cnn(1), shapes=shapes).inputs[0].dynamic_batch
