@@ -277,7 +277,7 @@ def _other_axes(name: str) -> Rule:
         rank = _rank(data.fields[0] if isinstance(data, relax.Tuple) else data)
         ours = definition_of(step.one) is not None
         axes = call_attributes(step.one).get(name) if ours else getattr(step.one.attrs, name, None)
-        if axes is None or place is None:
+        if axes is None or place is None or (ours and axes == []):
             return None
         axes = [axes] if isinstance(axes, (int, tirx.IntImm)) else [*axes, *_channels(step.one)]
         if any(int(axis) % max(rank, 1) == place.axis for axis in axes):
@@ -397,10 +397,26 @@ def _take(step: _Step) -> Place | None:
     return Place(data.axis + (_rank(step.one.args[1]) - 1 if data.axis > chosen else 0), data.inner)
 
 
-def _gather_elements(step: _Step) -> Place | None:
-    data, indices = step.places
-    axis = int(step.one.attrs.axis) % _rank(step.one)
-    return data if data is not None and data == indices and data.axis != axis else None
+def _along_axis(step: _Step) -> Place | None:
+    """Elements by indices along another axis: all operands have the samples at one place."""
+    place, axis = step.places[0], int(step.one.attrs.axis) % _rank(step.one)
+    return place if place is not None and set(step.places) == {place} and place.axis != axis else None
+
+
+def _sampled(step: _Step) -> Place | None:
+    """Images and positions in them, of each sample its own."""
+    place = step.places[0]
+    return place if place is not None and set(step.places) == {place} and place.axis == 0 else None
+
+
+def _tile(step: _Step) -> Place | None:
+    place, repeats = step.only(), [int(count) for count in step.one.attrs.repeats]
+    if place is None:
+        return None
+    behind = _rank(step.one.args[0]) - place.axis
+    if len(repeats) >= behind and repeats[-behind] != 1:
+        return None
+    return Place(_rank(step.one) - behind, place.inner)
 
 
 def _pad(step: _Step) -> Place | None:
@@ -420,7 +436,8 @@ _RULES: dict[str, Rule] = {
         ("relax.sum", "relax.mean", "relax.max", "relax.min", "relax.prod", "relax.argmax", "relax.argmin",
          "relax.variance", "relax.std", "relax.nn.softmax", "relax.nn.log_softmax", "relax.split", "relax.flip",
          "relax.cumsum", "relax.topk", "relax.sort", "relax.argsort", "relax.nn.prelu", "relax.qnn.softmax",
-         "relax.repeat", "relax.concat"),
+         "relax.repeat", "relax.concat", "relax.qnn.concatenate", "relax.qnn.sum", "relax.qnn.mean", "relax.qnn.max",
+         "relax.qnn.min"),
         _other_axes("axis"),
     ),
     **dict.fromkeys(
@@ -437,7 +454,11 @@ _RULES: dict[str, Rule] = {
     "relax.qnn.blockwise_dense_int8": _blockwise,
     "relax.strided_slice": _strided_slice,
     "relax.take": _take,
-    "relax.gather_elements": _gather_elements,
+    "relax.gather_elements": _along_axis,
+    "relax.scatter_elements": _along_axis,
+    "relax.image.grid_sample": _sampled,
+    "relax.tile": _tile,
+    "relax.qnn.table": _Step.only,
     "relax.nn.pad": _pad,
     "relax.broadcast_to": _broadcast,
     "relax.stack": _stack,

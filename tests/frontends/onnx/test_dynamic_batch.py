@@ -68,6 +68,50 @@ def test_weights_in_blocks(level, rows, rng):
         np.testing.assert_allclose(run(x), expected, rtol=0, atol=1e-6 * np.abs(expected).max())
 
 
+def quantized(operator, inputs, **attributes):
+    return node(operator, inputs, ["y"], domain="com.microsoft", **attributes)
+
+
+IMAGES = [("x", ("N", 4, 5, 6), np.uint8)]
+CONSTANTS = {"s": np.float32(0.05), "t": np.float32(0.04), "z": np.uint8(120), "two": np.array([1, 1, 2, 1])}
+ROWS = [("x", ("N", 9, 4), np.float32), ("i", ("N", 2, 4), np.int64)]
+
+
+@pytest.mark.parametrize("step, inputs", [
+    (quantized("QLinearSigmoid", ["x", "s", "z", "t", "z"]), IMAGES),
+    (quantized("QLinearLeakyRelu", ["x", "s", "z", "t", "z"], alpha=0.1), IMAGES),
+    (quantized("QLinearGlobalAveragePool", ["x", "s", "z", "t", "z"]), IMAGES),
+    (quantized("QLinearConcat", ["s", "z", "x", "t", "z", "w", "s", "z"], axis=1),
+     [*IMAGES, ("w", ("N", 4, 5, 6), np.uint8)]),
+    (node("GatherElements", ["x", "i"], ["y"], axis=1), ROWS),
+    (node("ScatterElements", ["x", "i", "u"], ["y"], axis=1, reduction="add"),
+     [*ROWS, ("u", ("N", 2, 4), np.float32)]),
+    (node("Tile", ["x", "two"], ["y"]), [("x", ("N", 4, 5, 6), np.float32)]),
+    (node("GridSample", ["x", "g"], ["y"], mode="nearest"),
+     [("x", ("N", 2, 6, 6), np.float32), ("g", ("N", 5, 5, 2), np.float32)]),
+], ids=lambda part: part.op_type if hasattr(part, "op_type") else "")  # fmt: skip
+def test_operators_that_keep_samples_apart(step, inputs, rng):
+    result = np.float32 if inputs[0][2] == np.float32 else np.uint8
+    proto = model([step], [value(*one) for one in inputs], [value("y", None, result)], CONSTANTS, 18)
+    module = from_onnx(proto)
+    assert module.inputs[0].dynamic_batch and module.outputs[0].dynamic_batch
+    feed = {}
+    for name, shape, dtype in inputs:
+        sizes = [3 if size == "N" else size for size in shape]
+        integers = rng.integers(0, 9 if dtype == np.int64 else 256, sizes).astype(dtype)
+        feed[name] = rng.standard_normal(sizes).astype(dtype) if dtype == np.float32 else integers
+    (expected,) = run_ort(proto, feed)
+    np.testing.assert_array_equal(qnn_ext.build(module, num_threads=1).run(feed)["y"], expected)
+
+
+def test_copies_of_samples_are_no_samples():
+    proto = model(
+        [node("Tile", ["x", "t"], ["y"])], [value("x", ("N", 4))], [value("y", None)], {"t": np.array([2, 1])}
+    )
+    with pytest.raises(UnsupportedOperatorError, match="may mix the samples"):
+        from_onnx(proto)
+
+
 @pytest.mark.parametrize("shapes", [{"x": ("N", 3, 8, 8)}, {"x": (None, 3, 8, 8)}])
 def test_asked_for_by_shapes(shapes):
     assert from_onnx(cnn(1), shapes=shapes).inputs[0].dynamic_batch

@@ -250,3 +250,13 @@ def one_hot(node: Node) -> relax.Expr:
     positions = np.arange(depth, dtype=np.int64).reshape((-1,) + (1,) * (len(node.shape(0)) - axis))
     off, on = (node.emit(relax.op.take(node.input(2), constant(np.int64(i)), 0)) for i in (0, 1))
     return relax.op.where(node.emit(relax.op.equal(indices, constant(positions))), on, off)
+
+
+@converter("GatherElements", since=11)
+def gather_elements(node: Node) -> relax.Expr:
+    """y[i₀, …, iₖ, …] = x[i₀, …, indices[i₀, …, iₖ, …], …] along `axis`, negative indices counting from its end."""
+    shape, places = node.shape(0), node.shape(1)
+    axis = normalize_axis(node.attribute("axis", 0), len(shape))
+    if len(places) != len(shape) or any(places[i] > size for i, size in enumerate(shape) if i != axis):
+        raise node.malformed(f"indices of shape {places} do not match data of shape {shape}")
+    return relax.op.gather_elements(node.input(0), index_input(node, 1, shape[axis], negative=True), axis)
