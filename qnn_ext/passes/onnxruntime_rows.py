@@ -5,6 +5,7 @@
     rms_norm                                                                 →  qnn.rms_norm
     sum and mean over the last axes, global average pooling                  →  qnn.lane_sum
     instance_norm                                                            →  qnn.lane_norm
+    group_norm                                                               →  its definition in ONNX, with lane_sum
     log, sin, cos, the latter of small numbers                               →  qnn.float_function
 
 What is quantized afterwards then has ONNX Runtime's bits, as a last bit may decide between two steps. Sums of absolute
@@ -34,7 +35,7 @@ from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_o
 
 MARKS = "marks"
 _BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by side
-_ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "sum", "mean")
+_ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "nn.group_norm", "sum", "mean")
 _FUNCTIONS = ("log", "sin", "cos")
 _SHORT_ROW, _SHORT_ROW_OF_SQUARES = 8, 16
 _QUANTIZING = ("qnn.quantize", "qnn.blockwise_dense_int8")
@@ -83,6 +84,8 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
             return _by_squares(expr, binding.var.name in marked)
         if op_name(expr) == "nn.instance_norm":
             return _instances(expr, emit)
+        if op_name(expr) == "nn.group_norm":
+            return _grouped(expr, emit)
         if op_name(expr) not in _ROWS:
             return None
         is_marked = binding.var.name in marked
@@ -165,6 +168,34 @@ def _instances(call: relax.Call, emit: Emit) -> relax.Expr | None:
         return None
     rows = reshape(data, (*shape[:2], prod(shape[2:])), emit)
     return reshape(emit(qnn.lane_norm(rows, gamma, beta, float(attributes.epsilon))), shape, emit)
+
+
+def _grouped(call: relax.Call, emit: Emit) -> relax.Expr | None:
+    """(x − mean) / sqrt(mean(x²) − mean² + epsilon) · scale + bias over groups of channels."""
+    data, gamma, beta = call.args
+    shape, attributes = static_shape(data), call.attrs
+    if shape is None or 0 in shape or {str(one.ty.dtype) for one in call.args} != {"float32"}:
+        return None
+    last = [int(axis) for axis in attributes.axes] == list(range(2, len(shape)))
+    groups, channels = int(attributes.num_groups), shape[1]
+    if not last or int(attributes.channel_axis) != 1 or not attributes.center or not attributes.scale:
+        return None
+    rows = reshape(data, (shape[0], groups, prod(shape[1:]) // groups), emit)
+    count = shape_of(rows)[-1]
+
+    def mean_of(values: relax.Expr) -> relax.Expr:
+        total = emit(qnn.lane_sum(values, True)) if count > 1 else values
+        return reshape(emit(relax.op.divide(total, constant(np.float32(count)))), (shape[0], groups, 1), emit)
+
+    mean, power = mean_of(rows), mean_of(emit(relax.op.multiply(rows, rows)))
+    variance = emit(relax.op.subtract(power, emit(relax.op.multiply(mean, mean))))
+    deviation = emit(relax.op.sqrt(emit(relax.op.add(variance, constant(np.float32(attributes.epsilon))))))
+    unit = emit(relax.op.divide(emit(relax.op.subtract(rows, mean)), deviation))
+    spread = (channels, 1)
+    scaled = emit(
+        relax.op.multiply(reshape(unit, (shape[0], channels, prod(shape[2:])), emit), reshape(gamma, spread, emit))
+    )
+    return reshape(emit(relax.op.add(scaled, reshape(beta, spread, emit))), shape, emit)
 
 
 def _is_of_function(summand: Any) -> bool:

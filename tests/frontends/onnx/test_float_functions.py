@@ -355,6 +355,16 @@ def test_sums_of_functions(rng, operator):
     check_quantized([node(operator, ["x", "axes"], ["y"])], {"axes": np.array([-1])}, numbers(rng, 3, 7, 50))
 
 
+@pytest.mark.parametrize("opset", [20, 21])
+@pytest.mark.parametrize("shape, groups", [((1, 16, 9, 11), 4), ((2, 8, 6, 6), 2), ((1, 6, 30), 6), ((1, 12, 7), 1)])
+def test_norms_of_groups(rng, shape, groups, opset):
+    """ONNX Runtime computes them by their definition."""
+    count = groups if opset < 21 else shape[1]
+    constants = {"gamma": numbers(rng, count), "beta": numbers(rng, count)}
+    norm = node("GroupNormalization", ["x", "gamma", "beta"], ["y"], num_groups=groups, epsilon=1e-3)
+    check_quantized([norm], constants, numbers(rng, *shape), opset=opset)
+
+
 @pytest.mark.parametrize("shape", [(2, 6, 33), (1, 8, 7, 7), (2, 3, 8, 8), (1, 1, 5000), (3, 5, 1), (1, 4, 2, 3, 3)])
 def test_instance_normalization(rng, shape):
     parts = {"gamma": numbers(rng, shape[1]), "beta": numbers(rng, shape[1])}
