@@ -34,6 +34,7 @@ from ..passes import (
 )
 from ..passes.attention import cached_attention
 from ..passes.bias_first import bias_first
+from ..passes.blocked_convolutions import blocked_convolutions
 from ..passes.blocked_sums import blocked_sums
 from ..passes.blockwise_lanes import blockwise_lanes
 from ..passes.bodies import every_binding, has_loops, hoist_invariants, with_bodies, without_unused
@@ -322,6 +323,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         partial(integer_transposed, target=target),  # convolutions, where floats have no kernel
         fold_padding,  # explicit pads into the convolutions after them
         join_tables,  # x · sigmoid(x) in one lookup
+        partial(blocked_convolutions, target=target),  # of floats, as ONNX Runtime sums them
         channels_last,  # NCHW → NHWC, the kernels' layout
         partial(legalize, target=target),  # the dtypes the target's instructions take
         canonicalize,  # QNN operators → integer primitives

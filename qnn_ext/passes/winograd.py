@@ -32,6 +32,7 @@ from ..topi_int8.generic.winograd import LANES, lanes_of
 from ..topi_int8.strategy import Implementation
 from ..topi_int8.workload import Conv2dWorkload
 from .bias_first import asks_for_biases
+from .blocked_sums import asks_for_blocks
 from .float_products import is_fast
 from .lower import workload_of
 from .rewrite import Emit, op_name, rewrite
@@ -56,7 +57,7 @@ def winograd(mod: IRModule, target: Target) -> IRModule:
     will do."""
     if backend_of(target).grid:
         return mod
-    floats = not asks_for_biases(mod)
+    floats = not asks_for_biases(mod) and not asks_for_blocks(mod, target)
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         return _rewritten(expr, target, emit, floats) if op_name(expr) == "qnn.conv2d_accumulate" else None

@@ -9,7 +9,7 @@ from ....op.base import constant, normalize_axis, shape_of
 from ...building import group_norm
 from ..node import Node
 from ..registry import converter
-from .products import normalized_transposed
+from .products import normalized_convolution
 
 
 @converter("BatchNormalization", since=7)
@@ -24,7 +24,7 @@ def batch_normalization(node: Node) -> relax.Expr:
     if len(shape) < 2 or any(node.shape(index) != held for index in range(1, 5)):
         what = "element of a sample" if per_element else "channel"
         raise node.malformed(f"scale, bias, mean and variance must have one value per {what} of {shape}")
-    fused = None if per_element else normalized_transposed(node)
+    fused = None if per_element else normalized_convolution(node)
     if fused is not None:
         return fused
     dtype = node.dtype(0)

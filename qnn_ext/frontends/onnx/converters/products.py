@@ -41,13 +41,19 @@ def _with_bias(node: Node, product: relax.Expr, rank: int) -> relax.Expr:
 @converter("Conv")
 def conv(node: Node) -> relax.Expr:
     """Convolution over 1, 2 or 3 dimensions, padded with zeros, plus the bias."""
+    product, rank = _convolved(node, node.input(1))
+    return _with_bias(node, product, rank)
+
+
+def _convolved(node: Node, weight: relax.Expr) -> tuple[relax.Expr, int]:
+    """The convolution without its bias, and its number of dimensions."""
     rank = _spatial_rank(node)
     geometry = window(node, node.shape(0)[2:], node.shape(1)[2:])
     operator = (relax.op.nn.conv1d, relax.op.nn.conv2d, relax.op.nn.conv3d)[rank - 1]
     data_layout, kernel_layout, _ = _LAYOUTS[rank]
     product = operator(
         node.input(0),
-        node.input(1),
+        weight,
         strides=geometry.strides,
         padding=geometry.padding,
         dilation=geometry.dilation,
@@ -55,7 +61,7 @@ def conv(node: Node) -> relax.Expr:
         data_layout=data_layout,
         kernel_layout=kernel_layout,
     )
-    return _with_bias(node, node.emit(product), rank)
+    return node.emit(product), rank
 
 
 @converter("FusedConv", domain=MICROSOFT)
@@ -90,18 +96,19 @@ def conv_transpose(node: Node) -> relax.Expr:
     return _with_bias(node, product, rank)
 
 
-def normalized_transposed(node: Node) -> relax.Expr | None:
-    """A BatchNormalization that alone reads a ConvTranspose, where all but the data is constant: ONNX Runtime has it in
-    the weights and the bias of the convolution. None for others."""
-    chain = Chain(node)
-    operator = chain.only(node.operator.inputs[0], "ConvTranspose")
+def normalized_convolution(node: Node) -> relax.Expr | None:
+    """A BatchNormalization that alone reads a convolution, transposed or not, where all but the data is constant: ONNX
+    Runtime has it in the weights and the bias of the convolution. None for others."""
+    chain, source = Chain(node), node.operator.inputs[0]
+    operator = chain.only(source, "ConvTranspose") or chain.only(source, "Conv")
     factors = [constant_value(value) for value in node.inputs[1:5] if value is not None]
     if operator is None or any(factor is None or factor.dtype != np.float32 for factor in factors):
         return None
     product = Node(node.assembly, operator)
     weight, bias = (constant_value(value) for value in (product.input(1), *product.inputs[2:], None)[:2])
     scale, shift, mean, variance = (np.asarray(factor) for factor in factors)
-    channels, groups = scale.size, product.attribute("group", 1)
+    is_transposed, channels = operator.op_type == "ConvTranspose", scale.size
+    groups = product.attribute("group", 1) if is_transposed else channels
     if weight is None or weight.dtype != np.float32 or (product.has_input(2) and bias is None):
         return None
     with np.errstate(all="ignore"):  # the model's own arithmetic
@@ -109,7 +116,8 @@ def normalized_transposed(node: Node) -> relax.Expr | None:
         shift = shift - mean * factor if bias is None else (bias - mean) * factor + shift
         of_groups = weight.reshape(groups, -1, channels // groups, *weight.shape[2:])
         scaled = of_groups * factor.reshape(groups, 1, -1, *(1,) * (weight.ndim - 2))
-    result, rank = _transposed(product, constant(scaled.reshape(weight.shape)))
+    convolved = _transposed if is_transposed else _convolved
+    result, rank = convolved(product, constant(scaled.reshape(weight.shape)))
     added = constant(shift.reshape(1, channels, *(1,) * rank))
     return relax.op.add(node.emit(result), added)
 

@@ -1,0 +1,71 @@
+"""Float convolutions in quantized models: built engines have ONNX Runtime's bits, which adds blocks of channels."""
+
+import numpy as np
+import pytest
+
+import qnn_ext
+
+from .graphs import model, node, run_ort, value
+
+F32 = np.float32
+SIZE = 10
+
+
+def numbers(rng, *shape):
+    return rng.standard_normal(shape).astype(F32)
+
+
+def check(rng, nodes, constants, channels):
+    """The results of the model, one of which is quantized."""
+    nodes = [*nodes, node("DynamicQuantizeLinear", ["y"], ["q", "s", "z"])]
+    inputs = [value("x", (1, channels, SIZE, SIZE), F32)]
+    proto = model(nodes, inputs, [value("y", None, F32), value("q", None, np.uint8)], constants, 20)
+    x = numbers(rng, 1, channels, SIZE, SIZE)
+    found = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run({"x": x})
+    for ours, theirs in zip(found.values(), run_ort(proto, {"x": x}, optimized=True), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels, results, kernel", [
+    (3, 16, 3), (3, 30, 7), (1, 16, 5), (8, 8, 2), (8, 24, 1), (16, 32, 3), (24, 20, 5), (64, 16, 3), (300, 16, 1),
+])  # fmt: skip
+def test_blocks_of_channels(rng, channels, results, kernel, stride):
+    """Single channels where there are fewer than a vector holds, 128 for a product of matrices, else a vector."""
+    attributes = {"pads": [kernel // 2] * 4, "strides": [stride] * 2}
+    weights = {"w": numbers(rng, results, channels, kernel, kernel), "b": numbers(rng, results)}
+    check(rng, [node("Conv", ["x", "w", "b"], ["c"], **attributes), node("Relu", ["c"], ["y"])], weights, channels)
+
+
+def test_dilated(rng):
+    conv = node("Conv", ["x", "w"], ["y"], dilations=[2, 3], pads=[1, 0, 2, 3], strides=[1, 2])
+    check(rng, [conv], {"w": numbers(rng, 16, 3, 3, 3)}, 3)
+
+
+@pytest.mark.parametrize("shape, groups", [((32, 32, 3, 3), 1), ((32, 1, 3, 3), 32), ((32, 32, 1, 1), 1)])
+@pytest.mark.parametrize("operands", ["result first", "result last", "input"])
+def test_residuals(rng, shape, groups, operands):
+    """What is in blocks is in the place of the result before the convolution begins; the bias comes last."""
+    constants = {"w": numbers(rng, 32, 32, 3, 3), "v": numbers(rng, *shape)}
+    constants |= {"b": numbers(rng, 32), "c": numbers(rng, 32)}
+    kernel = shape[-1]
+    second = {"group": groups, "pads": [kernel // 2] * 4}
+    added = {"result first": ["k", "r"], "result last": ["r", "k"], "input": ["k", "x"]}[operands]
+    nodes = [
+        node("Conv", ["x", "w", "b"], ["a"], pads=[1] * 4),
+        node("Relu", ["a"], ["r"]),
+        node("Conv", ["r", "v", "c"], ["k"], **second),
+        node("Add", added, ["s1"]),
+        node("Relu", ["s1"], ["y"]),
+    ]
+    check(rng, nodes, constants, 32)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_batch_normalization(rng, bias):
+    """ONNX Runtime has it in the weights and the bias."""
+    constants = {"w": numbers(rng, 16, 3, 3, 3), **({"b": numbers(rng, 16)} if bias else {})}
+    constants |= {"g": rng.random(16).astype(F32), "h": numbers(rng, 16), "m": numbers(rng, 16)}
+    constants |= {"v": rng.random(16).astype(F32) + F32(0.5)}
+    conv = node("Conv", ["x", "w", *(["b"] if bias else [])], ["c"])
+    check(rng, [conv, node("BatchNormalization", ["c", "g", "h", "m", "v"], ["y"])], constants, 3)
