@@ -27,9 +27,15 @@ from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from .bodies import with_bodies
 from .layout.propagation import rebuild
+from .onnxruntime_rows import MARKS
 from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite
 
 TRANSPOSED = tuple(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3))
+_MOVES = (
+    *("reshape", "squeeze", "expand_dims", "permute_dims", "strided_slice"),
+    *(f"nn.max_pool{rank}d" for rank in (1, 2, 3)),
+)
+"""What ONNX Runtime quantizes before. Not a reshape with a mark: a Flatten."""
 CONVOLUTIONS = (*(f"nn.conv{rank}d" for rank in (1, 2, 3)), *TRANSPOSED)
 
 
@@ -89,6 +95,7 @@ class _Graph:
         function = mod["main"]
         self._bindings = bindings_of(function)
         self._readers = consumers(function, self._bindings)
+        self._marked = frozenset(map(str, (function.attrs or {}).get(MARKS) or ()))
         self.values = {binding.var: binding.value for binding in self._bindings}
 
     def rounds(self, var: Any, product: relax.Call) -> bool:
@@ -145,6 +152,8 @@ class _Graph:
         return constant_value(value.args[1])
 
     def _is_quantized(self, var: Any) -> bool:
+        """Whether it is, behind a bias, an activation and moves, in front of which ONNX Runtime quantizes."""
+        is_moved = False
         while True:
             binding = only_reader(var, self._readers, self._bindings)
             if binding is None:
@@ -153,6 +162,8 @@ class _Graph:
             if name == "qnn.quantize":
                 return not call_attributes(binding.value)["reciprocal"]
             has_bias = name == "add" and any(constant_value(arg) is not None for arg in binding.value.args)
-            if not has_bias and name not in ("nn.relu", "clip"):
+            if name in _MOVES and binding.var.name not in self._marked:
+                is_moved = True
+            elif is_moved or not (has_bias or name in ("nn.relu", "clip")):
                 return False
             var = binding.var

@@ -69,3 +69,34 @@ def test_batch_normalization(rng, bias):
     constants |= {"v": rng.random(16).astype(F32) + F32(0.5)}
     conv = node("Conv", ["x", "w", *(["b"] if bias else [])], ["c"])
     check(rng, [conv, node("BatchNormalization", ["c", "g", "h", "m", "v"], ["y"])], constants, 3)
+
+
+MOVES = {
+    "Reshape": node("Reshape", ["c", "shape"], ["m"]),
+    "Flatten": node("Flatten", ["c"], ["m"]),
+    "Transpose": node("Transpose", ["c"], ["m"], perm=[0, 2, 3, 1]),
+    "MaxPool": node("MaxPool", ["c"], ["m"], kernel_shape=[2, 2]),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("relu", ["", "before", "behind"])
+def test_float_weights_between_integers(rng, move, relu):
+    """ONNX Runtime rounds them to int8 if the result is quantized, which it does before it moves it, not before a
+    Flatten: as of layers that a quantizer was told to skip."""
+    constants = {"w": numbers(rng, 8, 16, 3, 3), "b": numbers(rng, 8), "shape": np.array([1, 8, -1])}
+    constants |= {"s": F32(0.02), "z": np.uint8(128), "t": F32(0.3)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("Conv", ["d", "w", "b"], ["c0"]),
+        node("Relu" if relu == "before" else "Identity", ["c0"], ["c"]),
+        MOVES[move],
+        node("Relu" if relu == "behind" else "Identity", ["m"], ["n"]),
+        node("QuantizeLinear", ["n", "t", "z"], ["r"]),
+        node("DequantizeLinear", ["r", "t", "z"], ["y"]),
+    ]
+    proto = model(nodes, [value("x", (1, 16, SIZE, SIZE), F32)], [value("y", None, F32)], constants, 20)
+    x = numbers(rng, 1, 16, SIZE, SIZE)
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    np.testing.assert_array_equal(qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1)(x), expected)

@@ -75,14 +75,17 @@ def _reshaped(node: Node, target: list[int]) -> relax.Expr:
 
 @converter("Flatten")
 def flatten(node: Node) -> relax.Expr:
-    """Two dimensions: those before the axis, and those from it on."""
+    """Two dimensions: those before the axis, and those from it on. The mark tells it from Reshape, before which ONNX
+    Runtime quantizes."""
     data = node.shape(0)
     axis = node.attribute("axis", 1)
     if not -len(data) <= axis <= len(data):
         raise node.malformed(f"axis {axis} is out of range for {len(data)} dimensions")
     axis = axis + len(data) if axis < 0 else axis
     dims = (math.prod(data[:axis]), math.prod(data[axis:]))
-    return node.input(0) if dims == data else relax.op.reshape(node.input(0), dims)
+    if dims == data:
+        return node.input(0)
+    return node.assembly.emit_marked(relax.op.reshape(node.input(0), dims), node.outputs[0])
 
 
 @converter("EyeLike", since=9)
