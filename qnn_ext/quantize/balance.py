@@ -12,9 +12,11 @@ which becomes one more factor in the kernel that computes x.
 S is what minimizes the expected noise in the results of the products that read x. With x/S in −a … b in steps of
 d = (a + b) / 255 and the weights of an output in steps of δ_o = max_i S_i·|w_oi| / 127, that is
 
-    Σ_o Σ_i (S_i·d·w_oi)² / 12 + c_i·w_oi² + (δ_o·x_i / S_i)² / 12
+    Σ_o v_o Σ_i (S_i·d·w_oi)² / 12 + c_i·w_oi² + (δ_o·x_i / S_i)² / 12
 
-over S = rᵅ / wᵝ, with w the largest weights that read a channel, and r the range that it needs if a : b is given.
+over S = rᵅ / wᵝ, with w the largest weights that read a channel, and r the range that it needs if a : b is given. v_o
+says how much the result o matters to the model's outputs (see `importance`): a channel that several products read has
+one factor for all of them, and those of a depthwise product have each their own result.
 c_i is what clipping adds: of N values, h_i was the largest, and others exceed it by β_i in the mean with a probability
 of 1 / N (see `calibrators.extremes`), so that c_i = 2·β_i² / N · exp(−(b·S_i − h_i) / β_i), and the same at the other
 end. Tensors with a single value for each channel of a sample, as behind a global pooling, are left alone: a channel
@@ -48,12 +50,15 @@ from .choose import comparable
 from .config import QConfig
 from .dataset import batch_size_of, batches
 from .engines import shared_engine_of, shared_engines
+from .importance import importances
 from .measurable import measurable
 from .scales import Group, factored_tensors, groups_of, scaled, weights_by_position
 from .shards import batch_named
 
 _BELOW_ZERO = (0.0, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5)  # a / (a + b)
 _OF_DATA, _OF_WEIGHTS = (0.25, 0.5, 0.75, 1.0), (0.0, 0.25, 0.5)  # α, β
+_LEVELS = 0.25, 4.0, 0.7, 1 / 0.7  # what levels are multiplied by, as long as that helps, in so many rounds at most:
+_ROUNDS, _STILL_BETTER = 4, 0.99
 _LEAST = 1e-3  # of the largest channel: smaller ones are left alone
 _MOST_BATCHES = 64
 _MOST_OUTPUTS = 256  # of a weight
@@ -117,45 +122,50 @@ def balancing_factors(factored: QnnModule, dataset: Any, config: QConfig) -> lis
     groups = groups_of(factored.ir["main"])
     if not groups:
         return []
-    values = _channel_values(factored, groups, dataset, config)
+    values, energies = _channel_values(factored, groups, dataset, config)
     bindings = bindings_of(factored.ir["main"])
     sources = {str(binding.var.name): binding.value for binding in bindings}
     weights = weights_by_position(factored.ir["main"])
+    importance = importances(factored.ir["main"], _channel_axes(factored.ir["main"]), energies.tolist())
     factors = []
     for group in groups:
         readers = []
-        for index, channels, weight, squares in _reading(group, groups, bindings, weights):
+        for index, channels, weight, important in _reading(group, bindings, weights, importance):
             name = str(data_of(bindings[index].value).name)
-            while name not in values and name in group.tensors and name in sources:
-                name = next((str(var.name) for var in variables_of(sources[name]) if var.name in group.tensors), "")
+            while name not in values and name in sources:
+                name = _before(sources[name], group)
             places = _places(group.tensors[name].factors, channels) if name in values else None
             if places is not None:
-                readers.append(Reader(values[name].of(places), channels, weight, squares))
+                readers.append(Reader(values[name].of(places), channels, weight, important))
         if readers:
             factors.append((group, best_scales(readers, group.fixed, bool(config.symmetric or config.power_of_two))))
     return factors
 
 
+def _before(value: Any, group: Group) -> str:
+    """The tensor of the group from which a value comes, or one from which it is moved, such as shuffled channels."""
+    read = [str(var.name) for var in variables_of(value)]
+    moved = read[:1] if family_of(value, ()) is Family.MOVE else []
+    return next(iter([*(name for name in read if name in group.tensors), *moved]), "")
+
+
 def _reading(
     group: Group,
-    groups: Sequence[Group],
     bindings: Sequence[relax.VarBinding],
     weights: Mapping[int, Weight],
+    importance: Mapping[Any, np.ndarray],
 ) -> Iterator[tuple[int, np.ndarray, Weight | None, np.ndarray]]:
     """What reads a group, products and multiplications: position, the factors of its channels, its weight if it is a
-    product, and Reader's squares. Those of a multiplication are its own times those of the products behind it."""
+    product, and Reader's `important`."""
+
+    def of(index: int) -> np.ndarray:
+        return importance.get(bindings[index].var, np.ones(()))
+
     for index, channels in group.consumers.items():
-        yield index, channels, weights[index], weights[index].input_squares()
-    for place, along in group.factors.items():
-        index, position = place
+        yield index, channels, weights[index], of(index)
+    for (index, position), along in group.factors.items():
         own = np.square(np.asarray(constant_value(bindings[index].value.args[position]), np.float64).ravel())
-        behind = next((other for other in groups if place in other.scaled), None)
-        squares = np.zeros(0 if behind is None else behind.channels)
-        for reader, channels in () if behind is None else behind.consumers.items():
-            np.add.at(squares, channels, weights[reader].input_squares())
-        if behind is not None and squares.any():
-            own = own * squares[behind.scaled[place].factors]
-        yield index, along.factors, None, own
+        yield index, along.factors, None, own * of(index)
 
 
 def _places(factors: np.ndarray, wanted: np.ndarray) -> np.ndarray | None:
@@ -173,13 +183,20 @@ class Reader:
 
     values:  what is known of these; factors: the position of each one's factor in S
     weight:  of a product, None for a multiplication, whose factors are not rounded
-    squares: (channels,) by how much the square of an error of a channel grows in the results
+    important: of each output of the product, or of each channel that is multiplied, see `importances`
     """
 
     values: ChannelValues
     factors: np.ndarray
     weight: Weight | None
-    squares: np.ndarray
+    important: np.ndarray
+
+    @property
+    def squares(self) -> np.ndarray:
+        """(channels,) by how much the square of an error of a channel grows in the results."""
+        if self.weight is None:
+            return np.broadcast_to(self.important, self.factors.shape)
+        return self.weight.input_squares(self.important)
 
 
 def best_scales(readers: Sequence[Reader], fixed: np.ndarray, symmetric: bool = False) -> np.ndarray:
@@ -187,42 +204,101 @@ def best_scales(readers: Sequence[Reader], fixed: np.ndarray, symmetric: bool = 
 
     fixed: which factors are 1; symmetric: whether the tensors' integers are
     """
+    return _Search(readers, fixed, symmetric).best()
 
-    def largest_of(found: Sequence[np.ndarray]) -> np.ndarray:
-        largest = np.zeros(len(fixed))
-        for reader, array in zip(readers, found, strict=True):
+
+@dataclass(frozen=True)
+class _Setting:
+    """Where S comes from.
+
+    below:  a / (a + b); of_data, of_weights: α, β
+    levels: of each reader, what the ranges of its channels are divided by before the largest of all readers are taken:
+            a reader whose level is lower decides about more factors
+    """
+
+    below: float
+    of_data: float
+    of_weights: float
+    levels: tuple[float, ...]
+
+
+class _Search:
+    """For the best S: first with ranges as they are, and with those of each reader divided by its largest, then with
+    one reader's level after the other moved."""
+
+    def __init__(self, readers: Sequence[Reader], fixed: np.ndarray, symmetric: bool) -> None:
+        self._readers, self._fixed = readers, fixed
+        self._below_zero = (0.5,) if symmetric else _BELOW_ZERO
+        self._noises = [_Noise(reader, symmetric) for reader in readers]
+        self._needed = [reader.values.needed for reader in readers]
+        read = self._largest_of(
+            [np.sqrt(r.squares) if r.weight is None else r.weight.input_ranges() for r in readers],
+        )
+        self._read = np.where(read > 0, read, 1.0)
+        self._best: _Setting | None = None
+        self._scales = np.ones(len(fixed))
+        self._noise = self._noise_of(self._scales)
+
+    def best(self) -> np.ndarray:
+        """S"""
+        alike = tuple(1.0 for _ in self._readers)
+        own = tuple(max(float(end.max(initial=0.0)) for end in ends) or 1.0 for ends in self._needed)
+        for levels in (alike, own)[: len(self._readers)]:
+            for below, of_data, of_weights in itertools.product(self._below_zero, _OF_DATA, _OF_WEIGHTS):
+                self._try(_Setting(below, of_data, of_weights, levels))
+        for _ in range(_ROUNDS if len(self._readers) > 1 else 0):
+            before = self._noise
+            for i, by in itertools.product(range(len(self._readers)), _LEVELS):
+                setting = self._best or _Setting(0.5, 1.0, 0.0, own)
+                levels = setting.levels
+                self._try(replace(setting, levels=(*levels[:i], levels[i] * by, *levels[i + 1 :])))
+            if self._noise > _STILL_BETTER * before:
+                break
+        return self._scales
+
+    def _try(self, setting: _Setting) -> None:
+        scales = self._scales_of(setting)
+        noise = np.inf if scales is None else self._noise_of(scales)
+        if scales is not None and noise < self._noise:
+            self._best, self._scales, self._noise = setting, scales, noise
+
+    def _noise_of(self, scales: np.ndarray) -> float:
+        return sum(noise.of(scales) for noise in self._noises)
+
+    def _scales_of(self, setting: _Setting) -> np.ndarray | None:
+        below_zero, above_zero = (
+            self._largest_of([ends[end] / level for ends, level in zip(self._needed, setting.levels, strict=True)])
+            for end in range(2)
+        )
+        if setting.below == 0 and below_zero.any():
+            return None
+        largest = np.maximum(above_zero / (1 - setting.below), below_zero / setting.below if setting.below else 0.0)
+        if largest.max() <= 0:
+            return None
+        largest = np.maximum(largest, _LEAST * largest.max())
+        log = setting.of_data * np.log(largest) - setting.of_weights * np.log(self._read)
+        log -= log[self._fixed].max() if self._fixed.any() else log.mean()
+        return np.where(self._fixed, 1.0, np.exp(log))
+
+    def _largest_of(self, found: Sequence[np.ndarray]) -> np.ndarray:
+        largest = np.zeros(len(self._fixed))
+        for reader, array in zip(self._readers, found, strict=True):
             np.maximum.at(largest, reader.factors, array)
         return largest
-
-    noises = [_Noise(reader, symmetric) for reader in readers]
-    below_zero, above_zero = (largest_of([reader.values.needed[end] for reader in readers]) for end in range(2))
-    weights = [np.sqrt(reader.squares) if reader.weight is None else reader.weight.input_ranges() for reader in readers]
-    read = largest_of(weights)
-    read = np.where(read > 0, read, 1.0)
-    tried = [np.ones(len(read))]
-    for below in (0.5,) if symmetric else _BELOW_ZERO:
-        if below == 0 and below_zero.any():
-            continue
-        largest = np.maximum(above_zero / (1 - below), below_zero / below if below else 0.0)
-        if largest.max() <= 0:
-            continue
-        largest = np.maximum(largest, _LEAST * largest.max())
-        for of_data, of_weights in itertools.product(_OF_DATA, _OF_WEIGHTS):
-            log = of_data * np.log(largest) - of_weights * np.log(read)
-            log -= log[fixed].max() if fixed.any() else log.mean()
-            tried.append(np.where(fixed, 1.0, np.exp(log)))
-    return tried[int(np.argmin([sum(noise.of(scales) for noise in noises) for scales in tried]))]
 
 
 class _Noise:
     """What rounding adds to the results of one reader, as a function of S."""
 
     def __init__(self, reader: Reader, symmetric: bool) -> None:
-        self._reader, self._symmetric = reader, symmetric
+        self._reader, self._symmetric, self._squares = reader, symmetric, reader.squares
         if reader.weight is not None:
             by_group = reader.weight.by_group
             outputs = by_group.shape[1]
-            by_group = by_group[:, :: -(-outputs // _MOST_OUTPUTS)]
+            step = -(-outputs // _MOST_OUTPUTS)
+            by_group = by_group[:, ::step]
+            important = np.broadcast_to(reader.important, reader.weight.outputs).reshape(len(by_group), outputs)
+            self._important = important[:, ::step]
             self._largest = np.abs(by_group).max(axis=3)  # (groups, outputs, inputs)
             self._taps = by_group.shape[3] * outputs / by_group.shape[1]
 
@@ -232,19 +308,20 @@ class _Noise:
         low, high = (max(0.0, float((end / scales).max())) for end in values.ends)
         low, high = (max(low, high),) * 2 if self._symmetric else (low, high)
         lost = values.clipped(scales, (low, high))
-        of_data = ((np.square(scales * (low + high) / 255) / 12 + lost) * self._reader.squares).sum()
+        of_data = ((np.square(scales * (low + high) / 255) / 12 + lost) * self._squares).sum()
         if self._reader.weight is None:
             return float(of_data)
         steps = (self._largest * scales.reshape(len(self._largest), 1, -1)).max(axis=2) / 127
         squares = (values.square / scales**2).reshape(len(self._largest), -1).sum(axis=1) * self._taps
-        return float(of_data + (np.square(steps).sum(axis=1) * squares).sum() / 12)
+        return float(of_data + ((np.square(steps) * self._important).sum(axis=1) * squares).sum() / 12)
 
 
 def _channel_values(
     factored: QnnModule, groups: Sequence[Group], dataset: Any, config: QConfig
-) -> dict[str, ChannelValues]:
-    """Of each tensor of these groups that is quantized, whatever single layers are kept in: the ranges that a search
-    has found hold for the factors of its result. Inside `shared_engines` it takes the program that compares ranges."""
+) -> tuple[dict[str, ChannelValues], np.ndarray]:
+    """What is known of each tensor of these groups that is quantized, and Σ y² of each output, whatever single layers
+    are kept in: the ranges that a search has found hold for the factors of its result. Inside `shared_engines` it takes
+    the program that compares ranges."""
     axes = {name: along.axis for group in groups for name, along in group.tensors.items()}
     annotated = measurable(annotate(factored, replace(config, overrides={})))
     names = [site.name for site in sites(annotated) if site.role != "weight"]
@@ -254,11 +331,13 @@ def _channel_values(
     lows: dict[str, list[np.ndarray]] = defaultdict(list)
     highs: dict[str, list[np.ndarray]] = defaultdict(list)
     squares: dict[str, list[np.ndarray]] = defaultdict(list)
+    energies = np.zeros(len(factored.outputs))
     with shared_engines():
         engine = shared_engine_of(instrumented.module)
         for index, batch in enumerate(itertools.islice(batches(dataset, factored.inputs), _MOST_BATCHES)):
             with batch_named(index):
                 arrays = list(engine.run(list(batch)).values())
+            energies += [float(np.square(array, dtype=np.float64).sum()) for array in arrays[: len(energies)]]
             for of, channels_last, array in zip(instrumented.sites, instrumented.channels_last, arrays, strict=True):
                 for name in of:
                     if name not in axes:
@@ -279,7 +358,7 @@ def _channel_values(
         square = np.asarray(np.mean(squares[name], axis=0, dtype=np.float64))
         low, high = (end.max(axis=0) for end in ends)
         values[name] = ChannelValues((low, high), (gumbel_scale(ends[0]), gumbel_scale(ends[1])), square, count)
-    return values
+    return values, energies
 
 
 # ---- where factors are inserted ----------------------------------------------------------------------------------

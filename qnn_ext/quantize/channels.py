@@ -55,9 +55,11 @@ class Weight:
         """max |w| over the weights that each input channel is multiplied by: (inputs,)."""
         return np.asarray(np.abs(self.by_group).max(axis=(1, 3)).reshape(-1))
 
-    def input_squares(self) -> np.ndarray:
-        """Σ w² over the weights that each input channel is multiplied by: (inputs,)."""
-        return np.asarray(np.square(self.by_group).sum(axis=(1, 3)).reshape(-1))
+    def input_squares(self, important: np.ndarray | float = 1.0) -> np.ndarray:
+        """Σ v·w² over the weights that each input channel is multiplied by, v being how important their outputs are,
+        (outputs,) or one for all: (inputs,)."""
+        outputs = np.broadcast_to(important, self.outputs).reshape(self.groups, -1)
+        return np.einsum("go,goi->gi", outputs, np.square(self.by_group).sum(axis=3)).reshape(-1)
 
     def scaled_outputs(self, factors: np.ndarray) -> Weight:
         """The weight with each output channel multiplied by its factor."""

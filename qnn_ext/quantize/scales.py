@@ -336,7 +336,7 @@ class _Search:
             self._fix(fields)
             return
         axis = normalize_axis(int(value.attrs.axis), ndim)
-        found = [self._of[one] if one in self._of else self._ones(ndim) for one in fields]
+        found = [self._of[one] if one in self._of else self._outside(one, axis) for one in fields]
         shape = [max(numbers.shape[i] for numbers in found) for i in range(ndim)]
         parts = []
         for one, numbers in zip(fields, found, strict=True):
@@ -344,8 +344,12 @@ class _Search:
             parts.append(np.broadcast_to(numbers, shape))
         self._add(var, _compressed(np.concatenate(parts, axis)))
 
-    def _ones(self, ndim: int) -> np.ndarray:
-        return self._numbers.begin(1, fixed=True).reshape((1,) * ndim)
+    def _outside(self, field: Any, axis: int) -> np.ndarray:
+        """Of a field that is in no group: ones, but zeros have any factors."""
+        value, shape = constant_value(field), shape_of(field)
+        if value is not None and not value.any():
+            return _placed(self._numbers.begin(shape[axis]), axis, len(shape))
+        return self._numbers.begin(1, fixed=True).reshape((1,) * len(shape))
 
     def _passed(self, var: relax.Var, value: Any) -> None:
         """Through a homogeneous function of one tensor; anything else fixes what it reads."""
@@ -356,13 +360,24 @@ class _Search:
         others = [
             operand for operand in operands(value) if isinstance(operand, relax.Var) and not operand.same_as(data)
         ]
-        found = None if others else _moved(value, data, self._of[data])
+        found = None if others else self._padded(value, data) or _moved(value, data, self._of[data])
         if found is None:
             self._fix([data])
         elif isinstance(var.ty, relax.TupleType):
             self._parts[var] = found
         else:
             self._add(var, found[0])
+
+    def _padded(self, call: relax.Call, data: relax.Var) -> list[np.ndarray] | None:
+        """The numbers behind a padding of channels by zeros, which have any factor; None for anything else."""
+        numbers, ndim = self._of[data], len(shape_of(data))
+        axis = _axis_of(numbers, shape_of(data))
+        if op_name(call) != "nn.pad" or axis is None or shape_of(call)[axis] == shape_of(data)[axis]:
+            return None
+        before, after = (int(n) for n in call.attrs.pad_width[2 * axis : 2 * axis + 2])
+        own = np.broadcast_to(np.ravel(numbers), (shape_of(data)[axis],))
+        first, last = (self._numbers.begin(count) for count in (before, after))
+        return [_placed(np.concatenate([first, own, last]), axis, ndim)]
 
     def _is_own(self, expr: Any) -> bool:
         """Whether an operand is a float32 constant that nothing else reads."""
@@ -404,6 +419,8 @@ def _moved(call: relax.Call, data: relax.Var, numbers: np.ndarray) -> list[np.nd
     if traits.permutes:
         axes = call.attrs.axes
         return [numbers.transpose(None if axes is None else [int(axis) for axis in axes])]
+    if op_name(call) == "take":
+        return _taken(call, numbers, before)
     if numbers.size == 1:
         parts = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
         return [numbers.reshape((1,) * len(part.shape)) for part in parts]
@@ -425,6 +442,16 @@ def _moved(call: relax.Call, data: relax.Var, numbers: np.ndarray) -> list[np.nd
     if behind is None or shape_of(call)[behind] != before[axis]:
         return None
     return [_placed(own, behind, len(shape_of(call)))]
+
+
+def _taken(call: relax.Call, numbers: np.ndarray, before: Sequence[int]) -> list[np.ndarray] | None:
+    """Behind a choice of constant places along an axis, such as one half of shuffled channels."""
+    places, along = constant_value(call.args[1]), call.attrs.axis
+    if places is None or along is None:
+        return None
+    axis = normalize_axis(int(along), len(before))
+    known = np.broadcast_to(numbers, [n if i == axis else numbers.shape[i] for i, n in enumerate(before)])
+    return [_compressed(known.take(places, axis, mode="wrap" if call.attrs.mode == "wrap" else "clip"))]
 
 
 def _slice_along(call: relax.Call, axis: int, ndim: int) -> slice | None:

@@ -136,7 +136,7 @@ def values(high, count=1000, low=None, scale=0.0):
 
 
 def scales_of(found, weight, fixed=(False, False, False)):
-    return best_scales([Reader(found, np.arange(3), weight, weight.input_squares())], np.array(fixed))
+    return best_scales([Reader(found, np.arange(3), weight, np.ones(()))], np.array(fixed))
 
 
 def test_depthwise_weights_take_any_factors():
@@ -151,6 +151,19 @@ def test_depthwise_weights_take_any_factors():
     with_tails = values([1.0, 10.0, 0.1], count=10, scale=0.1)  # of the same size for all: the smallest needs most room
     found = scales_of(with_tails, weight_of(call))
     assert found[0] / found[2] < 9 and found[1] / found[2] < 90
+
+
+def test_readers_of_small_tensors_decide_where_they_matter_more():
+    call = relax.op.nn.conv2d(
+        relax.Var("x", relax.TensorType((1, 3, 8, 8), "float32")), constant(np.ones((3, 1, 1, 1), np.float32)), groups=3
+    )
+    weight = weight_of(relax.BlockBuilder().normalize(call))
+    large, small = values([100.0, 100.0, 100.0]), values([0.1, 1.0, 0.01])
+    own = np.arange(3)
+    for important, wanted in ((1e30, [0.1, 1, 0.01]), (1.0, [1, 1, 1])):
+        readers = [Reader(large, own, weight, np.ones(())), Reader(small, own, weight, np.full(3, important))]
+        found = best_scales(readers, np.zeros(3, bool))
+        np.testing.assert_allclose(found / found[1], np.divide(wanted, wanted[1]), rtol=1e-6)
 
 
 def test_needed_room_grows_with_tails_and_falls_with_values():
@@ -217,6 +230,30 @@ def shuffled(emit, x):
     return x
 
 
+def shuffled_in_rows(emit, x):
+    """The same with pairs of channels as rows of a matrix, of which one half is taken: as PyTorch exports it."""
+    for _ in range(2):
+        rows = emit(relax.op.permute_dims(emit(relax.op.reshape(x, (8, 2, 144))), [1, 0, 2]))
+        both = emit(relax.op.reshape(rows, (2, 1, 8, 12, 12)))
+        kept, y = (emit(relax.op.take(both, relax.const(i, "int64"), axis=0)) for i in range(2))
+        y = emit(relax.op.nn.relu(conv(emit, y, weight(8, 8, 3, 3, of=SPREAD[:8].reshape(-1, 1, 1, 1)))))
+        x = emit(relax.op.concat([kept, y], 1))
+    return x
+
+
+def widened(emit, x):
+    """BlazeFace's units: what goes around a depthwise product gets further channels, which are zeros."""
+    for zeros in (lambda y: relax.op.nn.pad(y, [0, 0, 0, 4, 0, 0, 0, 0]), joined_with_zeros):
+        y = conv(emit, x, weight(int(x.ty.shape[1]), 1, 3, 3), groups=int(x.ty.shape[1]))
+        y = conv(emit, y, weight(int(x.ty.shape[1]) + 4, int(x.ty.shape[1]), 1, 1))
+        x = emit(relax.op.nn.relu(emit(relax.op.add(y, emit(zeros(x))))))
+    return x
+
+
+def joined_with_zeros(x):
+    return relax.op.concat([x, constant(np.zeros((1, 4, 12, 12), np.float32))], 1)
+
+
 def halves(emit, x):
     parts = emit(relax.op.split(x, 2, 1))
     return [relax.TupleGetItem(parts, i) for i in range(2)]
@@ -240,7 +277,7 @@ def skipped(emit, x):
     return emit(relax.op.concat([emit(relax.op.nn.relu(conv(emit, x, weight(4, 16, 1, 1)))), up, gate], 1))
 
 
-@pytest.mark.parametrize("part", [shuffled, cross_stage, skipped])
+@pytest.mark.parametrize("part", [shuffled, shuffled_in_rows, widened, cross_stage, skipped])
 def test_concatenated_channels_are_balanced(part):
     def body(emit, x):
         y = emit(relax.op.nn.relu(conv(emit, x, weight(CHANNELS, 3, 3, 3, of=SPREAD.reshape(-1, 1, 1, 1)))))
@@ -250,6 +287,9 @@ def test_concatenated_channels_are_balanced(part):
     module = float_module((1, 3, 12, 12), body)
     balanced = balance(module, DATA)
     np.testing.assert_allclose(run(balanced), run(module), rtol=1e-3, atol=1e-3 * np.abs(run(module)).max())
+    if part not in (cross_stage, skipped):  # what follows the first product is in a group
+        (scales,) = (found for group, found in balancing_factors(module, DATA, QConfig()) if 0 in group.producers)
+        assert scales.max() > 4 * scales.min()
 
 
 def upsampled(function=hard_swish, spread=SPREAD):
