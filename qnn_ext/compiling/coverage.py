@@ -6,16 +6,14 @@ the build; elementwise work is not counted.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tvm import relax, tirx
 
 from ..module import QnnModule
+from ..op.macs import macs_of
 from ..op.relax_table import traits_of
-from ..op.traits import Product as Products
 from ..passes.bodies import every_binding
 from ..passes.inline import inlined
 from ..passes.rewrite import op_name
@@ -82,35 +80,9 @@ def coverage(module: QnnModule) -> Coverage:
     return Coverage(tuple(found))
 
 
-def macs_of(call: Any) -> int | None:
-    """Multiply-accumulates of a call, None if it is not a product."""
-    product = traits_of(call).product
-    if product is None:
-        return None
-    data, weight = traits_of(call).operands(call)
-    if product is Products.MATRIX:
-        return _size(call) * _dims(data)[-1]
-    if product is Products.CONVOLUTION:
-        return _size(call) * _size(weight) // _channels(call, call)
-    return _size(data) * _size(weight) // _channels(call, data)  # every input value is multiplied by every tap
-
-
 def _is_integer(call: Any) -> bool:
     return all("int" in str(operand.ty.dtype) for operand in traits_of(call).operands(call))
 
 
 def _bits(call: Any) -> int:
     return max(np.dtype(str(operand.ty.dtype)).itemsize * 8 for operand in traits_of(call).operands(call))
-
-
-def _channels(call: relax.Call, data: Any) -> int:
-    return _dims(data)[str(call.attrs["data_layout"]).index("C")]
-
-
-def _dims(expr: Any) -> tuple[int, ...]:
-    """The shape, with dynamic dimensions counted as 1."""
-    return tuple(int(dim) if isinstance(dim, (int, tirx.IntImm)) else 1 for dim in expr.ty.shape)
-
-
-def _size(expr: Any) -> int:
-    return math.prod(_dims(expr))

@@ -11,13 +11,17 @@ is quantized afterwards then has ONNX Runtime's bits.
 
 if y is another tensor that MLAS holds in such blocks: it is in the result's place before the convolution begins.
 
+Convolutions that Winograd's algorithm computes faster keep this order if they are few among a model's products, such as
+layers that a quantizer was told to skip. Where they are many, a model is one of floats: there speed counts, and some
+quantized value a step off is no more than their own last bits.
+
 Not here: groups of channels that are no blocks, and those whose channels MLAS cannot move into blocks. It adds their
 products channel by channel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,16 +31,19 @@ from tvm.target import Target
 from ..numerics.mlas import LINE
 from ..op.arguments import factors_of
 from ..op.base import constant, constant_value, shape_of
+from ..op.macs import macs_of
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from ..targets.features import backend_of
 from ..topi_int8.refusal import lacking
 from .blocked_sums import asks_for_blocks
 from .layout.forms import static_shape
-from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, total_of, variables_of
+from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, total_of, variables_of, with_main
+from .winograd import IN_ORDER, gains_in_float
 
 _LEAST_LANES = 8  # of vectors for which MLAS has such kernels
 _MOVED = 4  # channels that MLAS moves into blocks together
+_FEW = 0.25  # of a model's multiply-accumulates
 _STEPS = (4, 3)  # products that the kernels here take in one step: a run of others is filled up with zeros
 
 
@@ -46,9 +53,12 @@ def blocked_convolutions(mod: IRModule, target: Target) -> IRModule:
     if lanes < _LEAST_LANES or not asks_for_blocks(mod, target):
         return mod
     bindings = bindings_of(mod["main"])
-    if not any(op_name(binding.value) == "nn.conv2d" for binding in bindings):
+    values = [binding.value for binding in bindings]
+    all_in_order = _macs(filter(gains_in_float, values)) <= _FEW * _macs(values)
+    held = _held_in_blocks(bindings, lanes, all_in_order)
+    if not any(op_name(binding.value) == "nn.conv2d" for binding in bindings if binding.var in held):
         return mod
-    held, readers, old = _held_in_blocks(bindings, lanes), consumers(mod["main"], bindings), iter(bindings)
+    readers, old = consumers(mod["main"], bindings), iter(bindings)
     sums: dict[Any, list[relax.Expr]] = {}  # what nothing else reads -> its terms
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
@@ -66,7 +76,8 @@ def blocked_convolutions(mod: IRModule, target: Target) -> IRModule:
             sums[total] = terms
         return total
 
-    return rewrite(mod, rule)
+    blocked = rewrite(mod, rule)
+    return with_main(blocked, blocked["main"].with_attr(IN_ORDER, True)) if all_in_order else blocked
 
 
 def _lanes(target: Target) -> int:
@@ -76,14 +87,14 @@ def _lanes(target: Target) -> int:
     return 0 if backend.grid else max(found, default=0)
 
 
-def _held_in_blocks(bindings: Sequence[relax.VarBinding], lanes: int) -> set[Any]:
+def _held_in_blocks(bindings: Sequence[relax.VarBinding], lanes: int, all_in_order: bool) -> set[Any]:
     """The variables that MLAS holds with a vector of channels side by side: convolutions, and what only depends on
-    them, but not on a row or a column."""
+    them, but not on a row or a column. all_in_order: also convolutions that are faster in another order"""
     held: set[Any] = set()
     for binding in bindings:
         value = binding.value
         if op_name(value) == "nn.conv2d":
-            found = _is_convolved_in_blocks(value, lanes)
+            found = _is_convolved_in_blocks(value, lanes) and (all_in_order or not gains_in_float(value))
         elif not op_name(value) or traits_of(value).kind not in (Kind.POINTWISE, Kind.JOIN, Kind.SELECTION):
             found = False
         else:
@@ -92,6 +103,10 @@ def _held_in_blocks(bindings: Sequence[relax.VarBinding], lanes: int) -> set[Any
         if found:
             held.add(binding.var)
     return held
+
+
+def _macs(values: Iterable[Any]) -> int:
+    return sum(macs_of(value) or 0 for value in values)
 
 
 def _is_convolved_in_blocks(call: relax.Call, lanes: int) -> bool:

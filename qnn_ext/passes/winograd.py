@@ -16,6 +16,7 @@ multiply 16 bits in any case: x86 without VNNI, ARM without dot products.
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 from tvm import IRModule, relax
 from tvm.target import Target
@@ -32,8 +33,8 @@ from ..topi_int8.generic.winograd import LANES, lanes_of
 from ..topi_int8.strategy import Implementation
 from ..topi_int8.workload import Conv2dWorkload
 from .bias_first import asks_for_biases
-from .blocked_sums import asks_for_blocks
 from .float_products import is_fast
+from .layout.forms import static_shape
 from .lower import workload_of
 from .rewrite import Emit, op_name, rewrite
 
@@ -52,12 +53,16 @@ GAIN = 1.2
 """How many times faster it must be predicted to be: it takes memory for weights, and the error of floats is larger."""
 
 
+IN_ORDER = "qnn.convolutions_in_order"
+"""An attribute of `main`: the products of its float convolutions are in an order that stays."""
+
+
 def winograd(mod: IRModule, target: Target) -> IRModule:
     """`mod` with the convolutions that gain by it in Winograd's form; those of floats only if any order of their sums
     will do."""
     if backend_of(target).grid:
         return mod
-    floats = not asks_for_biases(mod) and not asks_for_blocks(mod, target)
+    floats = not asks_for_biases(mod) and not mod["main"].attrs.get(IN_ORDER)
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         return _rewritten(expr, target, emit, floats) if op_name(expr) == "qnn.conv2d_accumulate" else None
@@ -140,6 +145,19 @@ def _cost(implementation: Implementation, workload: Conv2dWorkload) -> float:
     assert implementation.tiles is not None
     results = workload.batch * workload.out_height * workload.out_width * workload.out_channels
     return min(implementation.tiles(workload).values()) * results
+
+
+def gains_in_float(call: Any) -> bool:
+    """Whether it is a convolution of floats, as in Relax, that Winograd's form is predicted to compute faster."""
+    if op_name(call) != "nn.conv2d" or str(call.ty.dtype) != "float32" or static_shape(call) is None:
+        return False
+    weight, attrs = constant_value(factors_of(call)[1]), call.attrs
+    if weight is None or (str(attrs.data_layout), str(attrs.kernel_layout)) != ("NCHW", "OIHW"):
+        return False
+    if weight.shape[2:] != (WINDOW, WINDOW) or any(int(step) != 1 for step in (*attrs.strides, *attrs.dilation)):
+        return False
+    batch, outputs, *size = shape_of(call)
+    return int(attrs.groups) == 1 and predicted_gain(batch, (size[0], size[1]), weight.shape[1], outputs) >= GAIN
 
 
 def predicted_gain(batch: int, size: tuple[int, int], inputs: int, outputs: int) -> float:

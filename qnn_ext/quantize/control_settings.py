@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..compiling.coverage import macs_of
 from ..errors import NothingMarkedError, QuantizationWarning
 from ..module import QnnModule
+from ..op.macs import macs_of
 from ..passes.bodies import named_bindings
 from .analysis import QuantizedLayer, quantized_layers
 from .annotate import annotate, sites

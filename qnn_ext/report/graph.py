@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from ..compiling.coverage import macs_of
 from ..module import QnnModule, State, TensorSpec
 from ..op.base import call_attributes, constant_value
+from ..op.macs import macs_of
 from ..op.relax_table import traits_named, traits_of
 from ..op.traits import Kind, Traits
 from ..passes.inline import inlined

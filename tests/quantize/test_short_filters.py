@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tvm import relax
 
-from qnn_ext.compiling.coverage import macs_of
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
+from qnn_ext.op.macs import macs_of
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize import QConfig, quantize
 from qnn_ext.quantize.short_filters import short_filters

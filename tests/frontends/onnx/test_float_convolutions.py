@@ -16,13 +16,15 @@ def numbers(rng, *shape):
 
 
 def check(rng, nodes, constants, channels):
-    """The results of the model, one of which is quantized."""
-    nodes = [*nodes, node("DynamicQuantizeLinear", ["y"], ["q", "s", "z"])]
-    inputs = [value("x", (1, channels, SIZE, SIZE), F32)]
-    proto = model(nodes, inputs, [value("y", None, F32), value("q", None, np.uint8)], constants, 20)
-    x = numbers(rng, 1, channels, SIZE, SIZE)
-    found = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run({"x": x})
-    for ours, theirs in zip(found.values(), run_ort(proto, {"x": x}, optimized=True), strict=True):
+    """The results of the model, one of which is quantized, beside a product of integers that takes most of its time."""
+    nodes = [*nodes, node("DynamicQuantizeLinear", ["y"], ["q", "s", "z"]), node("MatMulInteger", ["u", "ones"], ["p"])]
+    inputs = [value("x", (1, channels, SIZE, SIZE), F32), value("u", (8, 512), np.uint8)]
+    outputs = [value("y", None, F32), value("q", None, np.uint8), value("p", None, np.int32)]
+    constants = {**constants, "ones": np.ones((512, 2048), np.int8)}
+    proto = model(nodes, inputs, outputs, constants, 20)
+    feeds = {"x": numbers(rng, 1, channels, SIZE, SIZE), "u": np.ones((8, 512), np.uint8)}
+    found = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run(feeds)
+    for ours, theirs in zip(found.values(), run_ort(proto, feeds, optimized=True), strict=True):
         np.testing.assert_array_equal(ours, theirs)
 
 
@@ -69,6 +71,34 @@ def test_batch_normalization(rng, bias):
     constants |= {"v": rng.random(16).astype(F32) + F32(0.5)}
     conv = node("Conv", ["x", "w", *(["b"] if bias else [])], ["c"])
     check(rng, [conv, node("BatchNormalization", ["c", "g", "h", "m", "v"], ["y"])], constants, 3)
+
+
+@pytest.mark.parametrize("integers", [False, True], ids=["many", "few"])
+def test_few_large_convolutions_are_in_order(rng, integers):
+    """Where they are many, they are computed as fast as possible."""
+    size, channels = 40, 64
+    constants = {"w": numbers(rng, channels, channels, 3, 3), "s": F32(0.05), "z": np.uint8(128), "t": F32(0.02)}
+    constants |= {"v": rng.integers(-127, 127, (channels, channels, 7, 7), np.int8, endpoint=True), "o": np.int8(0)}
+    nodes = [
+        node("Conv", ["x", "w"], ["y"], pads=[1] * 4),
+        node("QuantizeLinear", ["y", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("DequantizeLinear", ["v", "t", "o"], ["f"]),
+        *([node("Conv", ["d", "f"], ["c"], pads=[3] * 4)] if integers else []),
+        node("QuantizeLinear", ["c" if integers else "d", "s", "z"], ["r"]),
+    ]
+    shape = (1, channels, size, size)
+    proto = model(nodes, [value("x", shape, F32)], [value("y", None, F32), value("r", None, np.uint8)], constants, 20)
+    engine = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1)
+    assert any("winograd" in kernel.operators for kernel in engine.kernels) != integers
+    x = numbers(rng, *shape)
+    found = list(engine.run({"x": x}).values())
+    expected = run_ort(proto, {"x": x}, optimized=True)
+    if integers:
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_array_equal(found[1], expected[1])
+    else:
+        np.testing.assert_allclose(found[0], expected[0], rtol=0, atol=1e-3)
 
 
 MOVES = {
