@@ -15,17 +15,18 @@ from typing import Any
 from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
+from tvm.target import Target
 
 from ...numerics.tir import is_number
-from ...targets.features import current_backend
+from ...targets.features import current_backend, registers_of
 from .nest import nest
 from .rows import unravel
 
 LANES = (16, 8)
 MOST_POSITIONS = 256
 
-WIDTHS = (64, 16, 8, 4)
-"""Values next to each other that are compared at once: the widest of these that fit."""
+_LEAST_LANES = 4
+_SIDE_BY_SIDE = 4  # vectors: with the positions, eight registers
 
 ORDERED = ("float32", "float16", "int32", "int16", "uint16", "int8", "uint8")
 """The dtypes whose order int32 has."""
@@ -51,7 +52,21 @@ def has_order(dtype: str, lines: tuple[int, int, int]) -> bool:
     """Whether `compared_position` takes such lines, which GPUs search in threads of their own."""
     _, length, inner = lines
     neighbours = length if inner == 1 else inner
-    return dtype in ORDERED and length > 1 and neighbours >= WIDTHS[-1] and not current_backend().grid
+    vectors = not current_backend().grid and _lanes() >= _LEAST_LANES
+    return vectors and dtype in ORDERED and length > 1 and neighbours >= _LEAST_LANES
+
+
+def _lanes() -> int:
+    """Values of 32 bits in a register of the current target."""
+    target = Target.current(allow_none=True)
+    return _LEAST_LANES if target is None else registers_of(target).lanes(32)
+
+
+def _width(size: int, lanes: int) -> int:
+    """How many of so many neighbours are compared at once, at most `lanes`."""
+    while lanes > size:
+        lanes //= 2
+    return lanes
 
 
 def lines_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
@@ -134,7 +149,8 @@ class _Best:
 
 def _along_columns(keys: _Keys, positions: Any, loop: Any, outer: int, length: int, inner: int) -> None:
     """Neighbours side by side; the last of them overlap the previous ones."""
-    width = next(width for width in WIDTHS if width <= inner)
+    lanes = _lanes()
+    width = _SIDE_BY_SIDE * lanes if inner >= _SIDE_BY_SIDE * lanes else _width(inner, lanes)
     blocks = -(-inner // width)
     with loop(0, outer * blocks) as block:
         row, start = block // blocks, tirx.min(block % blocks * width, inner - width)
@@ -147,7 +163,7 @@ def _along_columns(keys: _Keys, positions: Any, loop: Any, outer: int, length: i
 
 def _along_rows(keys: _Keys, positions: Any, loop: Any, rows: int, length: int) -> None:
     """Pieces of a row side by side, each lane with the first of its own; the last piece overlaps the previous one."""
-    width = next(width for width in WIDTHS[1:] if width <= length)
+    width = _width(length, _lanes())
     with loop(0, rows) as row:
         lanes = tirx.call_llvm_pure_intrin(f"uint32x{width}", "llvm.stepvector")
 
