@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from tvm import relax
+from tvm.relax.op import argmax, argmin
 from tvm.target import Target
 
 import qnn_ext
@@ -171,3 +172,19 @@ def test_products_that_are_no_number(cpu):
         expected = interpret(module.ir, inputs)
     for found, wanted in zip(emulated(qnn_ext.build(module, target))(*inputs), expected, strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize(("shape", "axis"), [((3, 37), 1), ((2, 5, 19), 1), ((2, 9, 5), 1)], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int16"])
+def test_positions_of_extremes(dtype, shape, axis, cpu, rng):
+    """They are compared in vectors of this CPU's registers."""
+    data = rng.integers(-3, 3, shape).astype(dtype)
+    module = small_module(
+        lambda builder, params: [builder.emit(function(params[0], axis)) for function in (argmax, argmin)],
+        [(shape, dtype)],
+    )
+    engine = emulated(qnn_ext.build(module, cpu_target(cpu, 1)))
+    for found, function in zip(engine(data), (np.argmax, np.argmin), strict=True):
+        np.testing.assert_array_equal(found, function(data, axis))
