@@ -1,11 +1,12 @@
 """qnn_ext side by side with LiteRT, ONNX Runtime, OpenVINO and PyTorch: same model file, same input, same threads.
 
-    python -m benchmarks [--models PATH ... | --architectures [NAME ...]] [--only PART ...] [--threads 1 2]
-                         [--json FILE] [--markdown FILE] [--plots DIR]
+    python -m benchmarks [--models PATH ... | --architectures [NAME ...] | --operators [NAME ...]] [--only PART ...]
+                         [--threads 1 2] [--json FILE] [--markdown FILE] [--plots DIR]
 
 Models: the bundled ones and those of ../shared/models where that folder exists, or those given by --models; plus those
 given by --add: files, or folders such as `python -m scripts.networks` writes. With --architectures they are the
-networks of `architectures.py`, of random weights, made for the run. A runtime that is not installed is left out. Each
+networks of `architectures.py`, of random weights, made for the run, with --operators the single operators of
+`operators.py`. A runtime that is not installed is left out. Each
 runtime runs in its own process; they take turns, so that a busy moment of the machine affects all alike, and the median
 counts. Whatever fails gets a row that says why.
 
@@ -37,6 +38,7 @@ from .comparison import Options, compare
 from .compiling import Compiled, compile_model
 from .disturbances import slow_core
 from .models import Model, default_models, find_models
+from .operators import OPERATORS, write_operators
 from .plots import write_plots
 from .report import markdown
 from .results import Machine, Result, to_json
@@ -158,9 +160,13 @@ def main(arguments: list[str] | None = None) -> int:
 def _models(options: argparse.Namespace, folder: Path) -> list[Model]:
     """The models to measure; those that are made for the run are written to `folder`."""
     models = find_models(options.models) if options.models else []
-    if options.architectures is not None:
-        chosen = [name for name in options.architectures or ARCHITECTURES if any(part in name for part in options.only)]
-        write_architectures(chosen, folder)
+    for asked, known, write in (
+        (options.architectures, ARCHITECTURES, write_architectures),
+        (options.operators, OPERATORS, write_operators),
+    ):
+        if asked is not None:
+            write([name for name in asked or known if any(part in name for part in options.only)], folder)
+    if options.architectures is not None or options.operators is not None:
         models += find_models([folder])
     elif not options.models:
         models = default_models()
@@ -181,6 +187,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--architectures", nargs="*", metavar="NAME", choices=ARCHITECTURES,
         help=f"networks made for the run instead of the default models (all): {', '.join(ARCHITECTURES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--operators", nargs="*", metavar="NAME", choices=OPERATORS,
+        help="single operators behind a quantized convolution instead of the default models (all)",
     )  # fmt: skip
     parser.add_argument("--only", nargs="+", default=[""], help="only files whose name contains one of these")
     parser.add_argument("--threads", nargs="+", type=int, default=threads, help="thread counts to measure with (1, 2)")

@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -305,12 +306,19 @@ ARCHITECTURES: dict[str, tuple[Callable[[Graph], list[str]], int]] = {
 
 def write_architectures(names: Sequence[str], folder: Path) -> None:
     """Write the networks without ONNX Runtime's advice about preparing models."""
+    with quietly():
+        for name in names:
+            write_architecture(name, folder)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """A context in which nothing but errors is logged."""
     root = logging.getLogger()
     level = root.level
     root.setLevel(logging.ERROR)
     try:
-        for name in names:
-            write_architecture(name, folder)
+        yield
     finally:
         root.setLevel(level)
 
