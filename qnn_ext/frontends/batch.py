@@ -23,19 +23,13 @@ from ..module import QnnModule
 from ..op.arguments import data_of, factors_of
 from ..op.base import call_attributes, constant_value, definition_of, shape_of
 from ..op.loop import Loop, results_of
+from ..op.relax_table import traits_of
+from ..op.traits import Kind
 from ..passes.rewrite import bindings_of
 
-# Every element of the result depends on the elements at its own position, after broadcasting
-_ELEMENTWISE_NAMES = """
-    add subtract multiply divide floor_divide mod floor_mod power maximum minimum clip astype where equal not_equal less
-    less_equal greater greater_equal logical_and logical_or logical_xor logical_not abs negative exp log sqrt rsqrt
-    square sign floor ceil round trunc tanh sigmoid erf sin cos tan sinh cosh asin acos atan asinh acosh atanh isnan
-    isinf isfinite bitwise_and bitwise_or bitwise_xor bitwise_not nn.relu nn.relu6 nn.leakyrelu nn.gelu nn.gelu_tanh
-    nn.silu nn.selu nn.softplus qnn.quantize qnn.dequantize qnn.requantize qnn.add qnn.subtract qnn.mul qnn.fma
-    qnn.float_function qnn.simulated_quantize qnn.simulated_dequantize qnn.qlinear_add qnn.qlinear_mul qnn.check_bounds
-    qnn.check_divisor
-"""
-_ELEMENTWISE = {f"relax.{name}" for name in _ELEMENTWISE_NAMES.split()}
+# Every element of the result depends on the elements at its own position, after broadcasting; so it does of operators
+# whose traits say that they are pointwise
+_ELEMENTWISE = {"relax.isfinite", "relax.qnn.check_bounds", "relax.qnn.check_divisor"}
 # The first dimension of the data is the batch by the operator's definition, for data in an N… layout
 _BATCHED = {
     "relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d", "relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose",
@@ -44,6 +38,7 @@ _BATCHED = {
     "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d", "relax.image.resize2d", "relax.image.resize3d",
     "relax.nn.pixel_shuffle", "relax.qnn.conv2d", "relax.qnn.conv2d_transpose", "relax.qnn.dense",
     "relax.qnn.avg_pool2d", "relax.qnn.max_pool2d", "relax.qnn.resize", "relax.qnn.qlinear_avg_pool",
+    "relax.qnn.group_norm", "relax.qnn.instance_norm", "relax.qnn.pool_sum", "relax.qnn.resize_bilinear",
 }  # fmt: skip
 
 
@@ -149,7 +144,7 @@ class _Comparison:
         if not _any_place(places):
             created = operator == "relax.broadcast_to"  # a value for each sample, which is the same for all of them
             return _doubled(name, first, second) if created else None if fields is None else [None] * len(fields)
-        rule = _RULES.get(operator)
+        rule = _rule_of(first)
         found = None if rule is None else rule(_Step(name, first, second, places))
         if found is None:
             raise _Mixed(f"'{name}' ({operator.removeprefix('relax.')}) may mix the samples")
@@ -267,6 +262,12 @@ def _elementwise(step: _Step) -> Place | None:
         if place is not None
     }
     return found.pop() if len(found) == 1 else None
+
+
+def _rows(step: _Step) -> Place | None:
+    """The last axis is not the samples'."""
+    place = step.only()
+    return place if place is not None and place.axis != _rank(data_of(step.one)) - 1 else None
 
 
 def _other_axes(name: str) -> Rule:
@@ -437,14 +438,19 @@ _RULES: dict[str, Rule] = {
          "relax.variance", "relax.std", "relax.nn.softmax", "relax.nn.log_softmax", "relax.split", "relax.flip",
          "relax.cumsum", "relax.topk", "relax.sort", "relax.argsort", "relax.nn.prelu", "relax.qnn.softmax",
          "relax.repeat", "relax.concat", "relax.qnn.concatenate", "relax.qnn.sum", "relax.qnn.mean", "relax.qnn.max",
-         "relax.qnn.min"),
+         "relax.qnn.min", "relax.qnn.log_softmax"),
         _other_axes("axis"),
     ),
     **dict.fromkeys(
         ("relax.nn.layer_norm", "relax.nn.rms_norm", "relax.nn.instance_norm", "relax.nn.group_norm"),
         _other_axes("axes"),
     ),
+    **dict.fromkeys(
+        ("relax.qnn.layer_norm", "relax.qnn.normalize", "relax.qnn.rms_norm", "relax.qnn.welford_norm"), _rows
+    ),
     "relax.permute_dims": _permute,
+    "relax.flatten": _reshape,
+    "relax.nn.batch_flatten": _reshape,
     "relax.reshape": _reshape,
     "relax.squeeze": _reshape,
     "relax.expand_dims": _reshape,
@@ -458,8 +464,13 @@ _RULES: dict[str, Rule] = {
     "relax.scatter_elements": _along_axis,
     "relax.image.grid_sample": _sampled,
     "relax.tile": _tile,
-    "relax.qnn.table": _Step.only,
     "relax.nn.pad": _pad,
     "relax.broadcast_to": _broadcast,
     "relax.stack": _stack,
 }  # fmt: skip
+
+
+def _rule_of(call: relax.Call) -> Rule | None:
+    """How the samples of a call's arguments become those of its result; None: they may be mixed."""
+    pointwise = traits_of(call).kind is Kind.POINTWISE
+    return _RULES.get(call.op.name, _elementwise if pointwise else None)
