@@ -29,7 +29,7 @@ _LEAST_LANES = 4
 _SIDE_BY_SIDE = 4  # vectors: with the positions, eight registers
 
 ORDERED = ("float32", "float16", "int32", "int16", "uint16", "int8", "uint8")
-"""The dtypes whose order int32 has."""
+"""The dtypes whose values have keys of 32 bits in the same order."""
 
 Expr = Any
 
