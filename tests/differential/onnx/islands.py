@@ -194,6 +194,15 @@ def gather(b: OnnxBuilder) -> None:
     b.node("Gather", [x, indices], shape, x.dtype, x.scale, x.zero, axis=axis)
 
 
+@generates("GatherElements")
+def gather_elements(b: OnnxBuilder) -> None:
+    x = anything(b)
+    axis = b.draw.between(0, len(x.shape) - 1)
+    shape = [b.draw.between(1, 6) if i == axis else b.draw.between(1, n) for i, n in enumerate(x.shape)]
+    indices = b.draw.rng.integers(-x.shape[axis], x.shape[axis], shape)
+    moved(b, "GatherElements", x, shape, b.const(indices, "int64"), axis=axis)
+
+
 @generates("Pad")
 def pad(b: OnnxBuilder) -> None:
     x = anything(b)
