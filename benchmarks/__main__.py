@@ -6,9 +6,8 @@
 Models: the bundled ones and those of ../shared/models where that folder exists, or those given by --models; plus those
 given by --add: files, or folders such as `python -m scripts.networks` writes. With --architectures they are the
 networks of `architectures.py`, of random weights, made for the run, with --operators the single operators of
-`operators.py`. A runtime that is not installed is left out. Each
-runtime runs in its own process; they take turns, so that a busy moment of the machine affects all alike, and the median
-counts. Whatever fails gets a row that says why.
+`operators.py`. A runtime that is not installed is left out. Each runtime runs in its own process; they take turns, so
+that a busy moment of the machine affects all alike, and the median counts. Whatever fails gets a row that says why.
 
 Printed: latencies, and the ratio of the best other runtime's to ours; the share of the machine's peak that each class
 of layers reaches: of 8-bit dot products, of float32 or bfloat16; import and build times, file size, peak memory, and

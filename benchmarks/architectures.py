@@ -326,7 +326,6 @@ def quietly() -> Iterator[None]:
 def write_architecture(name: str, folder: Path) -> Path:
     """Write NAME.onnx, int8 weights per channel and uint8 activations, and NAME.npz; returns the model's path."""
     import onnx
-    from onnxruntime import InferenceSession, SessionOptions
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -347,12 +346,19 @@ def write_architecture(name: str, folder: Path) -> Path:
         quant_pre_process(exported, prepared)
         quantize_static(prepared, target, Feeds(), quant_format=QuantFormat.QDQ, per_channel=True,
                         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8)  # fmt: skip
+    write_answers(target, images[0])
+    return target
+
+
+def write_answers(path: Path, image: np.ndarray) -> None:
+    """Write NAME.npz beside a model: its input, and ONNX Runtime's outputs."""
+    from onnxruntime import InferenceSession, SessionOptions
+
     options = SessionOptions()
     options.intra_op_num_threads = 1
     options.add_session_config_entry("session.x64quantprecision", "1")  # else its sums overflow 16 bits without VNNI
-    outputs = InferenceSession(target, options, providers=["CPUExecutionProvider"]).run(None, {"input": images[0]})
-    np.savez(target.with_suffix(".npz"), input_0=images[0], **{f"ort_{i}": value for i, value in enumerate(outputs)})
-    return target
+    outputs = InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, {"input": image})
+    np.savez(path.with_suffix(".npz"), input_0=image, **{f"ort_{i}": value for i, value in enumerate(outputs)})
 
 
 def _image(size: int, seed: int) -> np.ndarray:

@@ -8,7 +8,6 @@ normal number, it is 0 here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from .elementary import Arithmetic, Value, guarded_exp
 
@@ -40,8 +39,8 @@ def _by_quarter(size: Value, first: float, on: Arithmetic, largest: float) -> Va
         return on.shared(x, lambda r: on.shared(on.fence(r * r), lambda square: of_rest(r, square, n)))
 
     def of_rest(r: Value, square: Value, n: Value) -> Value:
-        cosine = _polynomial(on, square, _COS)
-        sine = _plus(on, on.fence(_polynomial(on, square, _SIN) * square), r, r)
+        cosine = on.unfused_polynomial(square, _COS)
+        sine = _plus(on, on.fence(on.unfused_polynomial(square, _SIN) * square), r, r)
         return on.shared(n + on.const(first), lambda quarter: signed(quarter, sine, cosine))
 
     def signed(quarter: Value, sine: Value, cosine: Value) -> Value:
@@ -69,13 +68,6 @@ def _plus(on: Arithmetic, a: Value, b: Value, c: Value) -> Value:
     return on.fence(a * b) + c
 
 
-def _polynomial(on: Arithmetic, x: Value, coefficients: Sequence[float]) -> Value:
-    result = on.const(coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        result = _plus(on, result, x, on.const(coefficient))
-    return result
-
-
 # ---- exponentials and logarithms ---------------------------------------------------------------------------------
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
@@ -97,7 +89,7 @@ def _exp_of_normal(x: Value, on: Arithmetic) -> Value:
         return on.scale(on.shared(rest, lambda r: on.shared(on.fence(r * r), lambda square: near_one(r, square))), n)
 
     def near_one(r: Value, square: Value) -> Value:
-        inner = _plus(on, r, _polynomial(on, square, _EXP_ODD), _polynomial(on, square, _EXP_EVEN))
+        inner = _plus(on, r, on.unfused_polynomial(square, _EXP_ODD), on.unfused_polynomial(square, _EXP_EVEN))
         return _plus(on, square, inner, r + on.const(1.0))
 
     steps = _plus(on, x, on.const(1 / math.log(2.0)), on.const(0.5))
@@ -144,7 +136,7 @@ def _log_of_normal(x: Value, lowered: Value, on: Arithmetic) -> Value:
         return on.shared(mantissa, joined)
 
     def ratio(r: Value) -> Value:
-        return on.fence(r * _polynomial(on, r, _LOG_NUMERATOR)) / _polynomial(on, r, _LOG_DENOMINATOR)
+        return on.fence(r * on.unfused_polynomial(r, _LOG_NUMERATOR)) / on.unfused_polynomial(r, _LOG_DENOMINATOR)
 
     return on.shared(on.exponent(x), lambda n: of_parts(on.scale(x, on.const(0.0) - n), n - lowered))
 

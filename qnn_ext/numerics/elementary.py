@@ -59,6 +59,16 @@ class Arithmetic:
             result = self.fma(result, x, self.const(coefficient))
         return result
 
+    def unfused_polynomial(
+        self, x: Value, coefficients: Sequence[float], number: Callable[[float], Value] | None = None
+    ) -> Value:
+        """The same with each product rounded. number: makes coefficients, `const` by default"""
+        number = number or self.const
+        result = number(coefficients[-1])
+        for coefficient in coefficients[-2::-1]:
+            result = self.fence(result * x) + number(coefficient)
+        return result
+
     def within(self, x: Value, low: float, high: float, of: Callable[[Value], Value]) -> Value:
         """of(x), x limited to low … high; NaN for NaN. Nested selections of bounds would cost LLVM seconds."""
 

@@ -9,7 +9,6 @@ normal number, it is 0 here.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from .elementary import Arithmetic, Value
 
@@ -39,21 +38,13 @@ def litert_tanh(x: Value, on: Arithmetic) -> Value:
     """The hyperbolic tangent of x."""
 
     def of_square(x: Value, square: Value) -> Value:
-        cubic = on.fence(on.fence(square * x) * _polynomial(on, square, _TANH))
-        return (cubic + x) / _polynomial(on, square, _TANH_BELOW)
+        cubic = on.fence(on.fence(square * x) * on.unfused_polynomial(square, _TANH))
+        return (cubic + x) / on.unfused_polynomial(square, _TANH_BELOW)
 
     def of(x: Value) -> Value:
         return on.shared(on.fence(x * x), lambda square: of_square(x, square))
 
     return on.within(x, -_TANH_LIMIT, _TANH_LIMIT, of)
-
-
-def _polynomial(on: Arithmetic, x: Value, coefficients: Sequence[float], wide: bool = False) -> Value:
-    number = on.wide if wide else on.const
-    result = number(coefficients[-1])
-    for coefficient in coefficients[-2::-1]:
-        result = on.fence(result * x) + number(coefficient)
-    return result
 
 
 def litert_logistic(x: Value, on: Arithmetic) -> Value:
@@ -66,7 +57,7 @@ def litert_logistic(x: Value, on: Arithmetic) -> Value:
         return on.shared(power, lambda e: e / (on.const(1.0) + e))
 
     def scaled(rest: Value, part: Value, n: Value) -> Value:
-        value = on.fence(_polynomial(on, rest, _EXP, True) * _polynomial(on, part, _POWER, True))
+        value = on.fence(on.unfused_polynomial(rest, _EXP, on.wide) * on.unfused_polynomial(part, _POWER, on.wide))
         return on.scale(value.astype("float32"), n.astype("float32"))
 
     def of(x: Value) -> Value:
@@ -88,7 +79,7 @@ def litert_vector_logistic(x: Value, on: Arithmetic) -> Value:
         return on.shared(on.scale(near_one, m), lambda root: on.shared(on.fence(root * root), ratio))
 
     def power(r: Value, square: Value) -> Value:
-        inner = on.fence(r * _polynomial(on, square, _ODD)) + _polynomial(on, square, _EVEN)
+        inner = on.fence(r * on.unfused_polynomial(square, _ODD)) + on.unfused_polynomial(square, _EVEN)
         return on.fence(square * inner) + (r + on.const(1.0))
 
     def ratio(e: Value) -> Value:

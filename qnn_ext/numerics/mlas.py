@@ -121,14 +121,9 @@ def gru_logistic(x: Value, on: Arithmetic) -> Value:
 def _plain_tanh(x: Value, on: Arithmetic) -> Value:
     """x·P(x²) / Q(x²) without fused multiply-adds."""
 
-    def polynomial(square: Value, coefficients: Sequence[float]) -> Value:
-        result = on.const(coefficients[-1])
-        for coefficient in coefficients[-2::-1]:
-            result = on.fence(square * result) + on.const(coefficient)
-        return result
-
     def quotient(square: Value) -> Value:
-        return on.fence(x * polynomial(square, _TANH_NUMERATOR)) / polynomial(square, _TANH_DENOMINATOR)
+        below = on.unfused_polynomial(square, _TANH_DENOMINATOR)
+        return on.fence(x * on.unfused_polynomial(square, _TANH_NUMERATOR)) / below
 
     return on.shared(on.fence(x * x), quotient)
 

@@ -21,7 +21,7 @@ products channel by channel.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,9 +53,9 @@ def blocked_convolutions(mod: IRModule, target: Target) -> IRModule:
     if lanes < _LEAST_LANES or not asks_for_blocks(mod, target):
         return mod
     bindings = bindings_of(mod["main"])
-    values = [binding.value for binding in bindings]
-    all_in_order = _macs(filter(gains_in_float, values)) <= _FEW * _macs(values)
-    held = _held_in_blocks(bindings, lanes, all_in_order)
+    faster = [binding for binding in bindings if gains_in_float(binding.value)]
+    all_in_order = _macs(faster) <= _FEW * _macs(bindings)
+    held = _held_in_blocks(bindings, lanes, set() if all_in_order else {binding.var for binding in faster})
     if not any(op_name(binding.value) == "nn.conv2d" for binding in bindings if binding.var in held):
         return mod
     readers, old = consumers(mod["main"], bindings), iter(bindings)
@@ -87,14 +87,14 @@ def _lanes(target: Target) -> int:
     return 0 if backend.grid else max(found, default=0)
 
 
-def _held_in_blocks(bindings: Sequence[relax.VarBinding], lanes: int, all_in_order: bool) -> set[Any]:
+def _held_in_blocks(bindings: Sequence[relax.VarBinding], lanes: int, without: Collection[Any]) -> set[Any]:
     """The variables that MLAS holds with a vector of channels side by side: convolutions, and what only depends on
-    them, but not on a row or a column. all_in_order: also convolutions that are faster in another order"""
+    them, but not on a row or a column. without: convolutions to leave out"""
     held: set[Any] = set()
     for binding in bindings:
         value = binding.value
         if op_name(value) == "nn.conv2d":
-            found = _is_convolved_in_blocks(value, lanes) and (all_in_order or not gains_in_float(value))
+            found = _is_convolved_in_blocks(value, lanes) and binding.var not in without
         elif not op_name(value) or traits_of(value).kind not in (Kind.POINTWISE, Kind.JOIN, Kind.SELECTION):
             found = False
         else:
@@ -105,8 +105,8 @@ def _held_in_blocks(bindings: Sequence[relax.VarBinding], lanes: int, all_in_ord
     return held
 
 
-def _macs(values: Iterable[Any]) -> int:
-    return sum(macs_of(value) or 0 for value in values)
+def _macs(bindings: Sequence[relax.VarBinding]) -> int:
+    return sum(macs_of(binding.value) or 0 for binding in bindings)
 
 
 def _is_convolved_in_blocks(call: relax.Call, lanes: int) -> bool:

@@ -242,7 +242,7 @@ def _extreme_position(builder: relax.BlockBuilder, call: relax.Call) -> relax.Ex
         return builder.call_te(extreme_position, x, largest, keepdims, primfunc_name_hint="extreme_position")
     axis = None if call.attrs.axis is None else int(call.attrs.axis)
     if axis is not None and has_order(str(x.ty.dtype), lines := lines_along(shape_of(x), axis)):
-        flat = builder.emit(builder.call_te(topi.reshape, x, lines if lines[-1] > 1 else lines[:-1]))
+        flat = builder.emit(builder.call_te(topi.reshape, x, lines))
         found = builder.call_te(compared_position, flat, largest, primfunc_name_hint="extreme_position")
         return builder.call_te(topi.reshape, builder.emit(found), shape_of(call))
     result = builder.call_te(searched_position, x, axis, largest, keepdims, primfunc_name_hint="extreme_position")

@@ -59,6 +59,12 @@ def registers_of(target: Target) -> RegisterFile:
     return next(file for features, file in backend_of(target).registers if has_any(target, features))
 
 
+def current_registers() -> RegisterFile:
+    """Those of the current target, for TE rules."""
+    target = Target.current(allow_none=True)
+    return ANY_CPU.registers[0][1] if target is None else registers_of(target)
+
+
 def caches_of(target: Target) -> Caches:
     """The caches of the target's CPU: from its data sheet; if that is not known but it is this machine's, those of this
     machine; otherwise its family's."""

@@ -290,7 +290,6 @@ SCRATCH = {
     "qnn_ext/targets/cuda_compiler.py": "in a temporary folder",
     "qnn_ext/autotune/worker.py": "in a temporary folder",
     "benchmarks/architectures.py": "frameworks write the files it is about",
-    "benchmarks/operators.py": "frameworks write the files it is about",
     "benchmarks/arm/litert.py": "in a temporary folder",
     "benchmarks/memory.py": "to the kernel",
     "benchmarks/micro/__main__.py": "in a temporary folder",

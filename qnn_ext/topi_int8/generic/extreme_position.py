@@ -15,11 +15,10 @@ from typing import Any
 from tvm import te, tirx, topi
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
-from tvm.target import Target
 
 from ...numerics.tir import is_number
-from ...targets.features import current_backend, registers_of
-from .nest import nest
+from ...targets.features import current_backend, current_registers
+from .nest import memory, nest
 from .rows import unravel
 
 LANES = (16, 8)
@@ -48,18 +47,17 @@ def extreme_position(x: te.Tensor, largest: bool, keepdims: bool) -> te.Tensor:
     return nest(out, [x], body, dtype="int64", name="extreme_position")
 
 
-def has_order(dtype: str, lines: tuple[int, int, int]) -> bool:
+def has_order(dtype: str, lines: tuple[int, ...]) -> bool:
     """Whether `compared_position` takes such lines, which GPUs search in threads of their own."""
-    _, length, inner = lines
-    neighbours = length if inner == 1 else inner
+    _, length, *inner = lines
+    neighbours = inner[0] if inner else length
     vectors = not current_backend().grid and _lanes() >= _LEAST_LANES
     return vectors and dtype in ORDERED and length > 1 and neighbours >= _LEAST_LANES
 
 
 def _lanes() -> int:
     """Values of 32 bits in a register of the current target."""
-    target = Target.current(allow_none=True)
-    return _LEAST_LANES if target is None else registers_of(target).lanes(32)
+    return current_registers().lanes(32)
 
 
 def _width(size: int, lanes: int) -> int:
@@ -69,10 +67,11 @@ def _width(size: int, lanes: int) -> int:
     return lanes
 
 
-def lines_along(shape: Sequence[int], axis: int) -> tuple[int, int, int]:
-    """A shape as (outer, length, inner), where `length` is that of an axis."""
+def lines_along(shape: Sequence[int], axis: int) -> tuple[int, ...]:
+    """A shape as (outer, length, inner), where `length` is that of an axis, or (outer, length) if nothing is inside."""
     axis %= len(shape)
-    return prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
+    outer, inner = prod(shape[:axis]), prod(shape[axis + 1 :])
+    return (outer, shape[axis]) if inner == 1 else (outer, shape[axis], inner)
 
 
 def compared_position(x: te.Tensor, largest: bool) -> te.Tensor:
@@ -128,9 +127,7 @@ class _Best:
     def __init__(self, keys: Expr, positions: Expr) -> None:
         lanes = keys.ty.dtype.lanes
         self._all = tirx.Ramp(tirx.const(0, "int32"), 1, lanes)
-        self._keys, self._positions = (
-            T.buffer_proxy(T.decl_buffer((lanes,), "uint32", scope="local")) for _ in range(2)
-        )
+        self._keys, self._positions = (memory([lanes], "uint32") for _ in range(2))
         self._keys[self._all], self._positions[self._all] = keys, positions
 
     def take(self, keys: Expr, positions: Expr) -> None:

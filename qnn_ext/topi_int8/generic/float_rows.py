@@ -17,7 +17,7 @@ from ...numerics.annotations import KEEP
 from ...numerics.float_rows import LANES, PACKET, SQUARES, rounded_squares
 from ...targets.features import current_backend
 from .elementwise import Constants, Expr, Operand
-from .nest import nest
+from .nest import memory, nest
 from .rows import unravel
 from .stages import stages
 
@@ -330,7 +330,7 @@ def lane_sum(x: te.Tensor, packets: int, aligned: bool, name: str = "lane_sum") 
         loop = T.parallel if prod(shape) >= current_backend().sharing.softmax_elements else T.serial
         with IRBuilder() as builder, loop(0, prod(before)) as one:
             row = unravel(one, before)
-            partial_sums = T.buffer_proxy(T.decl_buffer([size], "float32", scope="local"))
+            partial_sums = memory([size], "float32")
             with T.vectorized(size) as lane:
                 partial_sums[lane] = zero
             first = start(row)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import te, tirx
+from tvm.script.ir_builder import tirx as T
 
 
 def nest(
@@ -24,3 +25,8 @@ def nest(
     ins = [tirx.decl_buffer(tensor.shape, tensor.dtype, tensor.op.name, layout=None) for tensor in tensors]
     outs = [tirx.decl_buffer(shape, dtype, name, layout=None)]
     return te.extern([shape], tensors, body, name=name, dtype=dtype, in_buffers=ins, out_buffers=outs)
+
+
+def memory(shape: Sequence[int], dtype: str = "int32", scope: str = "local") -> Any:
+    """Memory of a nest that is being built: local, for what fits registers, or global."""
+    return T.buffer_proxy(T.decl_buffer(list(shape), dtype, scope=scope))

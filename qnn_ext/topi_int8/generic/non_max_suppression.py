@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ...numerics import tir
 from .elementwise import Constants, Expr, Operand
-from .nest import nest
+from .nest import memory, nest
 from .stages import stages
 
 YMIN, XMIN, YMAX, XMAX = range(4)
@@ -50,8 +50,8 @@ def _non_max_suppression(
 def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overlap: Expr) -> None:
     """out[row, :] for one class."""
     count, slots = int(boxes.shape[0]), int(out.shape[1])
-    left = T.buffer_proxy(T.decl_buffer([count], "int32", scope="global"))  # in ascending order
-    length, kept, best = (T.buffer_proxy(T.decl_buffer([1], "int32", scope="local")) for _ in range(3))
+    left = memory([count], scope="global")  # in ascending order
+    length, kept, best = (memory([1]) for _ in range(3))
     length[0] = tirx.const(0, "int32")
     with T.serial(0, count) as i, T.If(scores[row, i] >= least), T.Then():
         left[length[0]] = i
@@ -76,7 +76,7 @@ def _from_queue(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overl
     """out[row, :] for one class, as op.non_max_suppression._from_queue."""
     count, slots = int(boxes.shape[0]), int(out.shape[1])
     heap = _Heap(count, scores, row)
-    compared = T.buffer_proxy(T.decl_buffer([count], "int32", scope="global"))
+    compared = memory([count], scope="global")
     taken, places, dropped = (_variable(0) for _ in range(3))
     with T.serial(0, slots) as slot:
         out[row, slot] = tirx.const(-1, "int32")
@@ -102,7 +102,7 @@ class _Heap:
     """Boxes by their scores, as the functions of the same names in op.non_max_suppression."""
 
     def __init__(self, count: int, scores: Any, row: Expr) -> None:
-        self.boxes = T.buffer_proxy(T.decl_buffer([count], "int32", scope="global"))
+        self.boxes = memory([count], scope="global")
         self.scores, self.row = scores, row
         self.size, self.hole, self.child, self.best, self.moved = (_variable(0) for _ in range(5))
 
@@ -149,7 +149,7 @@ class _Heap:
 
 
 def _variable(value: int) -> Any:
-    variable = T.buffer_proxy(T.decl_buffer([1], "int32", scope="local"))
+    variable = memory([1])
     variable[0] = tirx.const(value, "int32")
     return variable
 

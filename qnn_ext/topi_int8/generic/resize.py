@@ -23,7 +23,7 @@ from ...numerics.taps import FRACTION_BITS, Taps, bilinear_taps
 from ...qparams import dtype_range
 from ...targets.features import current_backend
 from .elementwise import Constants, Expr, Operand
-from .nest import nest
+from .nest import memory, nest
 from .stages import stages
 
 FLOAT32_HOLDS = ("uint16", "int16")  # integer types of which float32 represents every value
@@ -171,7 +171,7 @@ def _nest(
     starts = [min(start, channels - lanes) for start in range(0, channels, lanes)]
     with IRBuilder() as builder, rows(0, shape[0] * height) as row:
         image, y = row // height, row % height
-        mixed = T.buffer_proxy(T.decl_buffer([pixels, channels], wide, scope="global"))
+        mixed = memory([pixels, channels], wide, scope="global")
         with T.serial(0, pixels) as x:
             for start in starts:
                 with T.vectorized(0, lanes) as lane:

@@ -15,7 +15,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...numerics.tir import is_number
-from .nest import nest
+from .nest import memory, nest
 
 Expr = Any
 
@@ -84,7 +84,7 @@ def _number(value: int) -> Expr:
 
 
 def _variable() -> Any:
-    return T.buffer_proxy(T.decl_buffer([1], "int32", scope="local"))
+    return memory([1])
 
 
 def _by_insertion(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
@@ -150,7 +150,7 @@ def _sift(follows: Callable[[Expr, Expr], Expr], heap: _Line, place: Expr, size:
 
 def _by_merging(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
     """Runs of 1, 2, 4 … sorted elements are merged in pairs, from one half of a buffer into the other."""
-    runs = T.buffer_proxy(T.decl_buffer([2, length], "int32", scope="global"))
+    runs = memory([2, length], scope="global")
     left, right, takes_right = (_variable() for _ in range(3))
     passes = (length - 1).bit_length()
     with T.serial(0, length) as position:
