@@ -11,8 +11,9 @@ from tvm import relax
 from .. import op as qnn
 from ..limits import check_elements
 from ..op.base import constant, shape_of
-from .data_dependent import rows, true_positions
+from .data_dependent import true_positions
 from .size_rules.across import extreme
+from .sized_shapes import rows
 from .sizes import Sizes, refusal
 
 

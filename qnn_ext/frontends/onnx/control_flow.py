@@ -14,9 +14,9 @@ from ...limits import check
 from ...op.base import constant, constant_value, shape_of
 from ...op.loop import MOST_TRIPS
 from ..bounded_values import bounds_of
-from ..data_dependent import emptied
 from ..loops import ChangingStateError, RunTimeSizeError, UnknownRoundsError, branch, loop
 from ..recurrent import stacked
+from ..sized_shapes import emptied
 from ..sizes import Size
 from .collected import Collected, collecting
 from .node import Node

@@ -25,8 +25,8 @@ from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
-from ..data_dependent import trimmed
 from ..feedback import with_states
+from ..sized_shapes import trimmed
 from ..unread import in_order, needed
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import OnnxAssembly

@@ -16,6 +16,7 @@ from ... import op as qnn
 from ...op.base import constant, normalize_axis, shape_of
 from ...op.folding import known_value
 from .. import data_dependent as build
+from .. import sized_shapes as shapes
 from ..bounded_values import bounds_of
 from ..counterparts import Counterparts, given_bounds, given_dims
 from ..size_rules.gathers import scattered
@@ -119,7 +120,7 @@ def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
     name, data = node.op_type, inputs[0]
     integers = not node.dtype(0).startswith("float")  # floats only hold sizes on their way to Range
     if name in _ARITHMETIC and integers:
-        return build.arithmetic(sizes, _ARITHMETIC[name], inputs)
+        return shapes.arithmetic(sizes, _ARITHMETIC[name], inputs)
     if name == "Cast" and node.target_dtype("to") in ("int32", "int64"):
         return data
     if (
@@ -131,7 +132,7 @@ def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
     if name == "Identity":
         return data
     if name == "Gather" and not node.attribute("axis", 0) and node.is_constant(1):
-        return build.objects(data[node.constant(1)])
+        return shapes.objects(data[node.constant(1)])
     if name == "Concat":
         return np.concatenate(inputs, 0)
     if name == "Slice" and data.ndim == 1 and all(node.is_constant(index) for index in range(1, len(node.inputs))):
@@ -149,24 +150,24 @@ def _elements(node: Node, sizes: Sizes, inputs: list[Any]) -> np.ndarray | None:
         and data.size
         and not node.attribute("noop_with_empty_axes", 0)
     ):
-        reduced = build.objects(reduce(partial(_REDUCTIONS[name], sizes), data.tolist()))
+        reduced = shapes.objects(reduce(partial(_REDUCTIONS[name], sizes), data.tolist()))
         return reduced.reshape((1,) * int(node.attribute("keepdims", 1)))
     if name == "Equal" and all(isinstance(one, Size) or one < 0 for one in inputs[1].reshape(-1)):
-        return build.objects(np.equal(data, inputs[1]))  # no size is negative
+        return shapes.objects(np.equal(data, inputs[1]))  # no size is negative
     if name == "Where" and not any(isinstance(one, Size) for one in data.reshape(-1)):
-        return build.objects(np.where(data.astype(bool), *inputs[1:]))
+        return shapes.objects(np.where(data.astype(bool), *inputs[1:]))
     return None
 
 
 @_converter("Shape")
 def _shape(node: Node, sizes: Sizes) -> relax.Expr:
-    dims = build.dims_of(sizes, node.input(0))[node.attribute("start", 0) : node.attribute("end", None)]
-    return sizes.tensor(build.objects(dims))
+    dims = shapes.dims_of(sizes, node.input(0))[node.attribute("start", 0) : node.attribute("end", None)]
+    return sizes.tensor(shapes.objects(dims))
 
 
 @_converter("Size")
 def _size(node: Node, sizes: Sizes) -> relax.Expr:
-    return sizes.tensor(build.objects(reduce(sizes.times, build.dims_of(sizes, node.input(0)), 1)))
+    return sizes.tensor(shapes.objects(reduce(sizes.times, shapes.dims_of(sizes, node.input(0)), 1)))
 
 
 # ---- tensors of such shapes --------------------------------------------------------------------------------------
@@ -175,36 +176,36 @@ def _size(node: Node, sizes: Sizes) -> relax.Expr:
 @_converter("Reshape")
 def _reshape(node: Node, sizes: Sizes) -> relax.Expr:
     dims = given_dims(node, sizes, 1) if node.opset >= 5 else list(node.attribute("shape", []))
-    own = build.dims_of(sizes, node.input(0))
+    own = shapes.dims_of(sizes, node.input(0))
     copies = not node.attribute("allowzero", 0)
     dims = [own[axis] if copies and dim == 0 and axis < len(own) else dim for axis, dim in enumerate(dims)]
-    return build.reshape(sizes, node.input(0), dims, node.label)
+    return shapes.reshape(sizes, node.input(0), dims, node.label)
 
 
 @_converter("Flatten")
 def _flatten(node: Node, sizes: Sizes) -> relax.Expr:
-    own, axis = build.dims_of(sizes, node.input(0)), node.attribute("axis", 1)
+    own, axis = shapes.dims_of(sizes, node.input(0)), node.attribute("axis", 1)
     axis = normalize_axis(axis, len(own)) if axis < len(own) else axis
     dims = [reduce(sizes.times, part, 1) for part in (own[:axis], own[axis:])]
-    return build.reshape(sizes, node.input(0), dims, node.label)
+    return shapes.reshape(sizes, node.input(0), dims, node.label)
 
 
 @_converter("Expand")
 def _expand(node: Node, sizes: Sizes) -> relax.Expr:
     dims = [1 if isinstance(dim, int) and dim == -1 else dim for dim in given_shape(node, 1)]
-    return build.broadcast(sizes, node.input(0), dims, node.label)
+    return shapes.broadcast(sizes, node.input(0), dims, node.label)
 
 
 @_converter("ConstantOfShape")
 def _constant_of_shape(node: Node, sizes: Sizes) -> relax.Expr:
     value = np.asarray(node.attribute("value", np.zeros(1, np.float32)))
-    return build.full(sizes, given_shape(node, 0), value, node.label)
+    return shapes.full(sizes, given_shape(node, 0), value, node.label)
 
 
 @_converter("Tile")
 def _tile(node: Node, sizes: Sizes) -> relax.Expr:
     repeats = given_dims(node, sizes, 1)
-    own = build.dims_of(sizes, node.input(0))
+    own = shapes.dims_of(sizes, node.input(0))
     if len(repeats) != len(own):
         raise node.malformed(f"{len(repeats)} repeats do not match {len(own)} dimensions")
     data = node.input(0)
@@ -215,10 +216,10 @@ def _tile(node: Node, sizes: Sizes) -> relax.Expr:
     for axis, count in growing:
         if own[axis] != 1:
             raise refusal(count, f"repeating a dimension of {shape_of(data)[axis]} so many times")
-    dims = build.dims_of(sizes, data)
+    dims = shapes.dims_of(sizes, data)
     for axis, count in growing:
         dims[axis] = count
-    return build.broadcast(sizes, data, dims, node.label) if growing else data
+    return shapes.broadcast(sizes, data, dims, node.label) if growing else data
 
 
 @_converter("Range")
@@ -226,7 +227,7 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
     (start,), (limit,), (step,) = (_whole_numbers(node, sizes, index) for index in range(3))
     if not isinstance(limit, Size) or not isinstance(start, int) or not isinstance(step, int) or step < 1 or start < 0:
         raise node.unsupported("a range other than from an integer up to a size known only at run time")
-    return build.counted(sizes, start, limit, step, node.dtype(0))
+    return shapes.counted(sizes, start, limit, step, node.dtype(0))
 
 
 def _whole_numbers(node: Node, sizes: Sizes, index: int) -> list[Any]:
@@ -256,7 +257,7 @@ def sliced(node: Node, sizes: Sizes) -> relax.Expr:
     for axis, start, end, step in zip(chosen, starts, ends, steps, strict=True):
         if (start, step) == (0, 1) and isinstance(end, int) and end >= build.WHOLE:
             continue
-        size = build.dims_of(sizes, data)[axis]
+        size = shapes.dims_of(sizes, data)[axis]
         start, end = (build.computed_position(sizes, bound, size, node.label) for bound in (start, end))
         if step < 0 and not sizes.of(data).get(axis) and isinstance(start, int) and isinstance(end, int):
             first, last, _ = slice(start, end, step).indices(shape_of(data)[axis])
@@ -284,7 +285,7 @@ def _pad(node: Node, sizes: Sizes) -> relax.Expr | None:
 def _gather(node: Node, sizes: Sizes) -> relax.Expr | None:
     """Rows of a table with such a size."""
     axis, indices = _indices(node, sizes)
-    return None if indices is None else build.rows(sizes, node.input(0), indices, axis)
+    return None if indices is None else shapes.rows(sizes, node.input(0), indices, axis)
 
 
 @_converter("GatherND")
@@ -292,7 +293,7 @@ def _gather_nd(node: Node, sizes: Sizes) -> relax.Expr:
     """Elements, or slices, at places of such a number, perhaps rows of a table with such a size."""
     data, batch = node.input(0), node.attribute("batch_dims", 0)
     if not batch and node.shape(1)[-1:] == (1,) and set(sizes.of(data)) == {0}:
-        places = build.reshape(sizes, node.input(1), build.dims_of(sizes, node.input(1))[:-1], node.label)
+        places = shapes.reshape(sizes, node.input(1), shapes.dims_of(sizes, node.input(1))[:-1], node.label)
         return build.rows_by(sizes, data, places, 0, node.label)
     return relax.op.gather_nd(data, checked_inputs(node)[1], batch)
 
@@ -324,7 +325,7 @@ def _scatter_nd(node: Node, sizes: Sizes) -> relax.Expr | None:
             indices, [-length for length in lengths], [length - 1 for length in lengths], node.label
         )
         indices = node.emit(checked)
-    dims = sizes.tensor(build.objects([size, *shape_of(data)[1:depth]]), dtype)
+    dims = sizes.tensor(shapes.objects([size, *shape_of(data)[1:depth]]), dtype)
     from_end = sizes.emit(relax.op.less(indices, constant(np.zeros((), dtype))), own)
     indices = sizes.emit(relax.op.where(from_end, sizes.emit(relax.op.add(indices, dims), own), indices), own)
     how = "update" if node.attribute("reduction", "none") == "none" else node.attribute("reduction")

@@ -23,8 +23,8 @@ from ...passes.bias_first import ask_for_biases
 from ...passes.blockwise import keep_packed
 from ..bound import bound_value, check_bound
 from ..building import blaming, distinct
-from ..data_dependent import trimmed
 from ..feedback import with_states
+from ..sized_shapes import trimmed
 from ..unread import needed
 from . import converters  # noqa: F401  (fills the registry)
 from .assembly import ComplexValue, TfliteAssembly, check_dtype

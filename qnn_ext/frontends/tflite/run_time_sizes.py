@@ -16,6 +16,7 @@ from tvm import relax
 from ... import op as qnn
 from ...op.base import constant, constant_value
 from .. import data_dependent as build
+from .. import sized_shapes as shapes
 from ..counterparts import Counterparts, given_bounds, given_dims
 from ..sizes import Size, Sizes, refusal
 from .converters.reduce import reduction_axes
@@ -82,15 +83,15 @@ def _computed(node: Node, sizes: Sizes) -> relax.Expr | None:
 def _elements(node: Node, sizes: Sizes, inputs: list[np.ndarray]) -> np.ndarray | None:
     name, data = node.operator.name, inputs[0]
     if name in _ARITHMETIC and node.options.get("fused_activation_function", "NONE") == "NONE":
-        return build.arithmetic(sizes, _ARITHMETIC[name], inputs)
+        return shapes.arithmetic(sizes, _ARITHMETIC[name], inputs)
     if name == "CAST" and node.output_tensor().dtype in ("int32", "int64"):
         return data
     if name == "CONCATENATION":
         return np.concatenate(inputs, int(node.options["axis"]))
     if name == "PACK" and data.ndim == 0:
-        return build.objects([array[()] for array in inputs])
+        return shapes.objects([array[()] for array in inputs])
     if name == "GATHER" and data.ndim == 1 and not node.options["batch_dims"]:
-        return build.objects(data[node.constant(1)])
+        return shapes.objects(data[node.constant(1)])
     if name == "SLICE" and data.ndim == 1:
         (begin,), (size,) = node.integers(1), node.integers(2)
         return data[begin:] if size == -1 else data[begin : begin + size]
@@ -101,7 +102,7 @@ def _elements(node: Node, sizes: Sizes, inputs: list[np.ndarray]) -> np.ndarray 
     if name == "RESHAPE" and data.size == 1 and len(inputs) > 1:
         return data.reshape((1,) * len(node.integers(1)))
     if name == "REDUCE_PROD" and data.ndim == 1:
-        product = build.objects(reduce(sizes.times, data.tolist(), 1))
+        product = shapes.objects(reduce(sizes.times, data.tolist(), 1))
         return product.reshape((1,) if node.options["keep_dims"] else ())
     return None
 
@@ -109,14 +110,14 @@ def _elements(node: Node, sizes: Sizes, inputs: list[np.ndarray]) -> np.ndarray 
 def _sliced(node: Node, data: np.ndarray) -> np.ndarray:
     (begin,), (end,), (step,) = (node.integers(index) for index in (1, 2, 3))
     if node.options["shrink_axis_mask"]:
-        return build.objects(data[begin])
+        return shapes.objects(data[begin])
     first = None if node.options["begin_mask"] else begin
     return data[first : None if node.options["end_mask"] else end : step]
 
 
 @_converter("SHAPE")
 def _shape(node: Node, sizes: Sizes) -> relax.Expr:
-    return sizes.tensor(build.objects(build.dims_of(sizes, node.input(0))), node.output_tensor().dtype)
+    return sizes.tensor(shapes.objects(shapes.dims_of(sizes, node.input(0))), node.output_tensor().dtype)
 
 
 # ---- tensors of such shapes, and parts ---------------------------------------------------------------------------
@@ -126,7 +127,7 @@ def _shape(node: Node, sizes: Sizes) -> relax.Expr:
 def _reshape(node: Node, sizes: Sizes) -> relax.Expr:
     has_shape = node.has_input(1) and len(node.shape(1)) == 1
     dims = given_dims(node, sizes, 1) if has_shape else [int(dim) for dim in node.options["new_shape"]]
-    return build.reshape(sizes, node.input(0), dims, node.label)
+    return shapes.reshape(sizes, node.input(0), dims, node.label)
 
 
 @_converter("SQUEEZE")
@@ -138,7 +139,7 @@ def _squeeze(node: Node, sizes: Sizes) -> None:
 @_converter("MEAN")
 def _mean(node: Node, sizes: Sizes) -> relax.Expr | None:
     """Σ x / n, with n known only at run time; 0 of no elements, as in TFLite. Integers truncate towards zero."""
-    own, dtype = build.dims_of(sizes, node.input(0)), node.dtype(0)
+    own, dtype = shapes.dims_of(sizes, node.input(0)), node.dtype(0)
     axes = reduction_axes(node)
     count = reduce(sizes.times, (own[axis] for axis in axes), 1)
     if isinstance(count, int):
@@ -155,19 +156,19 @@ def _mean(node: Node, sizes: Sizes) -> relax.Expr | None:
 
 @_converter("BROADCAST_TO")
 def _broadcast(node: Node, sizes: Sizes) -> relax.Expr:
-    return build.broadcast(sizes, node.input(0), _dims(node, sizes, 1), node.label)
+    return shapes.broadcast(sizes, node.input(0), _dims(node, sizes, 1), node.label)
 
 
 @_converter("FILL")
 def _fill(node: Node, sizes: Sizes) -> relax.Expr:
     value = node.emit(relax.op.reshape(node.input(1), ()))
-    return build.broadcast(sizes, value, _dims(node, sizes, 0), node.label)
+    return shapes.broadcast(sizes, value, _dims(node, sizes, 0), node.label)
 
 
 @_converter("ZEROS_LIKE")
 def _zeros_like(node: Node, sizes: Sizes) -> relax.Expr:
-    dims = build.dims_of(sizes, node.input(0))
-    return build.full(sizes, dims, np.zeros((), node.dtype(0)), node.label)
+    dims = shapes.dims_of(sizes, node.input(0))
+    return shapes.full(sizes, dims, np.zeros((), node.dtype(0)), node.label)
 
 
 @_converter("RANGE")
@@ -175,7 +176,7 @@ def _range(node: Node, sizes: Sizes) -> relax.Expr:
     (start,), (limit,), (step,) = (given_dims(node, sizes, index) for index in range(3))
     if not isinstance(limit, Size) or start != 0 or step != 1:
         raise node.unsupported("a range other than from 0 up to a size known only at run time")
-    return build.counting(sizes, 0, limit, 1, node.dtype(0))
+    return shapes.counting(sizes, 0, limit, 1, node.dtype(0))
 
 
 @_converter("SLICE")
@@ -184,7 +185,7 @@ def _slice(node: Node, sizes: Sizes) -> relax.Expr:
     for axis, (first, length) in enumerate(zip(begin, lengths, strict=True)):
         if (first, length) == (0, -1):
             continue
-        size = build.dims_of(sizes, data)[axis]
+        size = shapes.dims_of(sizes, data)[axis]
         rest = isinstance(length, int) and length == -1
         if isinstance(length, int) and not rest and isinstance(size, Size):
             raise refusal(size, f"a SLICE of {length} elements, of which there may be fewer,")
@@ -218,7 +219,7 @@ def _strided_slice(node: Node, sizes: Sizes) -> relax.Expr | None:
             raise node.unsupported(f"{option} of a tensor whose size is known only at run time")
     dropped = []
     for axis, (first, last, step) in enumerate(zip(begin, end, steps, strict=True)):
-        bit, size = 1 << axis, build.dims_of(sizes, data)[axis]
+        bit, size = 1 << axis, shapes.dims_of(sizes, data)[axis]
         first = 0 if options["begin_mask"] & bit and not options["shrink_axis_mask"] & bit else first
         if options["shrink_axis_mask"] & bit:
             if isinstance(size, Size):

@@ -38,7 +38,8 @@ from ..schedule_util import (
 )
 from ..strategy import Implementation, cheapest_first
 from ..workload import Conv2dWorkload, is_float, value_bytes
-from .addressing import Addressing, Direct, Flat, modes
+from .addressing import Addressing, Direct
+from .addressing_modes import Flat, modes
 from .dot import DotInstruction, implementation_with, suiting
 from .gathered import GatheredDot, suited
 from .microkernel import (

@@ -11,6 +11,7 @@ from .... import op as qnn
 from ....limits import check_elements
 from ....op.base import constant, normalize_axis
 from ... import data_dependent as build
+from ... import sized_shapes as shapes
 from ...bounded_values import bounds_of
 from ...distinct import distinct, ranks
 from ...sizes import Sizes
@@ -42,7 +43,7 @@ def compress(node: Node) -> relax.Expr:
     if len(node.shape(1)) != 1 or node.dtype(1) != "bool":
         raise node.malformed(f"the condition must be a vector of bool, found {node.dtype(1)} of shape {node.shape(1)}")
     if axis is None:
-        data, axis = build.reshape(sizes, data, [-1], node.label), 0
+        data, axis = shapes.reshape(sizes, data, [-1], node.label), 0
     axis = normalize_axis(axis, len(data.ty.shape))
     length, known = int(data.ty.shape[axis]), node.shape(1)[0]
     if known > length:
@@ -60,13 +61,13 @@ def unique(node: Node) -> list[relax.Expr]:
     in_order = bool(node.attribute("sorted", 1))
     if axis is None or len(node.shape(0)) == 1:
         normalize_axis(axis or 0, 1)
-        found = distinct(sizes, build.reshape(sizes, data, [-1], node.label), in_order, node.label)
+        found = distinct(sizes, shapes.reshape(sizes, data, [-1], node.label), in_order, node.label)
         return [found.values, found.first, found.inverse, found.counts]
     axis = normalize_axis(axis, len(node.shape(0)))
     if 0 in node.shape(0):
         raise node.unsupported(f"slices without elements, of shape {node.shape(0)}")
     found = distinct(sizes, ranks(sizes, data, axis, node.label), in_order, node.label)
-    return [build.rows(sizes, data, found.first, axis), found.first, found.inverse, found.counts]
+    return [shapes.rows(sizes, data, found.first, axis), found.first, found.inverse, found.counts]
 
 
 @converter("Unique", domain=MICROSOFT)
@@ -106,7 +107,7 @@ def counted(node: Node) -> relax.Expr:
             "inputs that it depends on to values (constants=), or end the model before this operator"
         )
     (count,) = build.computed_dims(_sizes(node), limit, node.label)
-    return build.counted(_sizes(node), start, count, step, node.dtype(0))
+    return shapes.counted(_sizes(node), start, count, step, node.dtype(0))
 
 
 # ---- non-maximum suppression -------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ def non_max_suppression(node: Node) -> relax.Expr:
     table = np.indices((batches, classes, most), np.int64).reshape(3, -1)[:2]
     columns = [*(constant(row) for row in table), node.emit(relax.op.astype(chosen, "int64"))]
     every = node.emit(relax.op.stack(columns, 1))
-    return build.rows(sizes, every, positions, 0)
+    return shapes.rows(sizes, every, positions, 0)
 
 
 def _computed(node: Node, index: int) -> bool:

@@ -19,7 +19,7 @@ from tvm import relax
 
 from ....limits import check_elements
 from ....op.base import constant, normalize_axis
-from ... import data_dependent as build
+from ... import sized_shapes as shapes
 from ...counterparts import given_dims
 from ..node import Node
 from ..registry import converter
@@ -140,7 +140,7 @@ def _targets(node: Node, chosen: list[int]) -> list[tuple[int | None, float]]:
         if len(scales) != len(chosen):
             raise node.malformed(f"{len(scales)} scales do not match {len(chosen)} axes")
         return [(None, scale) for scale in scales]
-    sizes = build.largest(given_dims(node, node.assembly.builder.sizes, 3))
+    sizes = shapes.largest(given_dims(node, node.assembly.builder.sizes, 3))
     lengths = [node.shape(0)[axis] for axis in chosen]
     if len(sizes) != len(chosen) or any(size < 1 for size in sizes):
         raise node.malformed(f"sizes {sizes} do not match {len(chosen)} axes")

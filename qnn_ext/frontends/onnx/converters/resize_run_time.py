@@ -14,7 +14,7 @@ from tvm import relax
 from ....limits import check_elements
 from ....op.base import constant
 from ....op.folding import known_value
-from ... import data_dependent as build
+from ... import sized_shapes as shapes
 from ...sizes import Size
 from ..node import Node
 from ..run_time_sizes import given_shape
@@ -41,7 +41,7 @@ def wanted(node: Node, chosen: Sequence[int]) -> list[Axis] | None:
     """The axes of the data, with those chosen resized by the node's sizes or scales; None where all is known at import.
     Raises UnsupportedOperatorError where the largest size is not known."""
     sizes = node.assembly.builder.sizes
-    own = build.dims_of(sizes, node.input(0))
+    own = shapes.dims_of(sizes, node.input(0))
     by_scale = node.has_input(2) and node.shape(2) != (0,)
     known = by_scale or known_value(sizes.builder, node.input(3)) is not None
     if known and not any(isinstance(own[axis], Size) for axis in chosen):
@@ -104,7 +104,7 @@ def resized(node: Node, axes: Sequence[Axis], coordinates: str, nearest: str) ->
         positions = _positions(node, axis, coordinates)
         if mode == "nearest":
             places = _inside(node, _rounded(node, positions, nearest), axis)
-            data = build.rows(node.assembly.builder.sizes, data, places, index)
+            data = shapes.rows(node.assembly.builder.sizes, data, places, index)
         else:
             data = _one_axis(node, data, index, _cubic(node, positions, axis))
     return data
@@ -174,7 +174,7 @@ def _weighted(node: Node, taps: dict[int, list[tuple[relax.Expr, relax.Expr]]]) 
     for corner in product(*taps.values()):
         data, weight = node.input(0), None
         for axis, (places, along) in reversed(list(zip(taps, corner, strict=True))):
-            data = build.rows(node.assembly.builder.sizes, data, places, axis)
+            data = shapes.rows(node.assembly.builder.sizes, data, places, axis)
             wide = _along(node, along, axis)
             weight = wide if weight is None else times(node, weight, wide)
         term = times(node, data, weight)
@@ -191,7 +191,7 @@ def _along(node: Node, values: relax.Expr, axis: int) -> relax.Expr:
 def _one_axis(node: Node, data: relax.Expr, index: int, taps: list[tuple[relax.Expr, relax.Expr]]) -> relax.Expr:
     total = None
     for places, weight in taps:
-        term = times(node, build.rows(node.assembly.builder.sizes, data, places, index), _along(node, weight, index))
+        term = times(node, shapes.rows(node.assembly.builder.sizes, data, places, index), _along(node, weight, index))
         total = term if total is None else plus(node, total, term)
     return total
 

@@ -29,7 +29,7 @@ from ....passes.qdq_to_integer import qdq_to_integer
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
 from ...building import blaming, distinct, identifier, reason
-from ...data_dependent import trimmed
+from ...sized_shapes import trimmed
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
 from .arguments import checked_arguments

@@ -22,6 +22,7 @@ from .... import op as qnn
 from ....errors import UnsupportedOperatorError
 from ....op.base import constant, shape_of
 from ... import data_dependent as build
+from ... import sized_shapes as shapes
 from ...counterparts import Counterparts
 from ...sizes import Size, Sizes, refusal
 from .values import axes_of, cast, dtype_name
@@ -151,37 +152,37 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 @_converter("sym_size")
 def _size(importer: Any, sizes: Sizes, x: relax.Expr, dim: int) -> Any:
-    return build.dims_of(sizes, x)[dim]
+    return shapes.dims_of(sizes, x)[dim]
 
 
 @_converter("sym_numel", "numel")
 def _elements(importer: Any, sizes: Sizes, x: relax.Expr) -> Any:
-    return reduce(sizes.times, build.dims_of(sizes, x), 1)
+    return reduce(sizes.times, shapes.dims_of(sizes, x), 1)
 
 
 @_converter("view", "reshape", "_unsafe_view")
 def _reshape(importer: Any, sizes: Sizes, x: relax.Expr, dims: list[Any]) -> relax.Expr:
-    return build.reshape(sizes, x, dims, importer.label)
+    return shapes.reshape(sizes, x, dims, importer.label)
 
 
 @_converter("flatten")
 def _flatten(importer: Any, sizes: Sizes, x: relax.Expr, start: int, end: int) -> relax.Expr:
-    dims = build.dims_of(sizes, x)
+    dims = shapes.dims_of(sizes, x)
     first, last = start % len(dims), end % len(dims)
     flat = reduce(sizes.times, dims[first : last + 1], 1)
-    return build.reshape(sizes, x, [*dims[:first], flat, *dims[last + 1 :]], importer.label)
+    return shapes.reshape(sizes, x, [*dims[:first], flat, *dims[last + 1 :]], importer.label)
 
 
 @_converter("unflatten")
 def _unflatten(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, parts: list[Any]) -> relax.Expr:
-    dims = build.dims_of(sizes, x)
+    dims = shapes.dims_of(sizes, x)
     axis = dim % len(dims)
-    return build.reshape(sizes, x, [*dims[:axis], *parts, *dims[axis + 1 :]], importer.label)
+    return shapes.reshape(sizes, x, [*dims[:axis], *parts, *dims[axis + 1 :]], importer.label)
 
 
 @_converter("expand", "broadcast_to")
 def _expand(importer: Any, sizes: Sizes, x: relax.Expr, dims: list[Any], _implicit: bool = False) -> relax.Expr:
-    return build.broadcast(sizes, x, [1 if dim == -1 else dim for dim in dims], importer.label)
+    return shapes.broadcast(sizes, x, [1 if dim == -1 else dim for dim in dims], importer.label)
 
 
 @_converter("zeros", "ones", "full")
@@ -196,7 +197,7 @@ def _new(importer: Any, sizes: Sizes, x: relax.Expr, dims: list[Any], *rest: Any
 
 @_converter("zeros_like", "ones_like", "full_like")
 def _like(importer: Any, sizes: Sizes, x: relax.Expr, *rest: Any) -> relax.Expr:
-    return _filled(importer, sizes, build.dims_of(sizes, x), rest)
+    return _filled(importer, sizes, shapes.dims_of(sizes, x), rest)
 
 
 def _filled(importer: Any, sizes: Sizes, dims: list[Any], rest: tuple[Any, ...]) -> relax.Expr:
@@ -205,7 +206,7 @@ def _filled(importer: Any, sizes: Sizes, dims: list[Any], rest: tuple[Any, ...])
     value = rest[0] if value is None else value
     if isinstance(value, Size):
         raise refusal(value, "a tensor of such values")
-    return build.full(sizes, dims, np.asarray(value, dtype_name(importer.meta.dtype)), importer.label)
+    return shapes.full(sizes, dims, np.asarray(value, dtype_name(importer.meta.dtype)), importer.label)
 
 
 @_converter("arange")
@@ -217,7 +218,7 @@ def _arange(importer: Any, sizes: Sizes, *_arguments: Any) -> relax.Expr:
         raise UnsupportedOperatorError("a range other than from an integer up to a size in steps of 1")
     count = sizes.greatest(sizes.plus(stop, -start), 0) if start else stop
     dtype = dtype_name(importer.meta.dtype)
-    return build.counting(sizes, start, count, 1, dtype) if isinstance(count, Size) else constant(np.zeros(0, dtype))
+    return shapes.counting(sizes, start, count, 1, dtype) if isinstance(count, Size) else constant(np.zeros(0, dtype))
 
 
 # ---- parts -------------------------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ def sliced(importer: Any, sizes: Sizes, x: relax.Expr, dim: int, start: Any, end
     length = importer.meta.shape[axis]
     if isinstance(first, relax.Expr) and isinstance(length, int) and not sizes.of(x):
         return window(importer, x, axis, first, length, step)
-    size = build.dims_of(sizes, x)[axis]
+    size = shapes.dims_of(sizes, x)[axis]
     if isinstance(last, relax.Expr) and isinstance(size, int) and first == 0:
         last = _length(importer, sizes, last, size)
     first, last = (build.computed_position(sizes, bound, size, importer.label) for bound in (first, last))

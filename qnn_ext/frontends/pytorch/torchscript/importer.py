@@ -19,8 +19,8 @@ from ....op.base import constant, shape_of
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
 from ...building import blaming, distinct
-from ...data_dependent import trimmed
 from ...loops import branch
+from ...sized_shapes import trimmed
 from ..common import example_values, import_torch, left_out
 from . import (
     converters,  # noqa: F401  (fills the registry)

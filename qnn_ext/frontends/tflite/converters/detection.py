@@ -12,7 +12,7 @@ from tvm import relax
 from .... import op as qnn
 from ....module import FloatNote
 from ....op.base import constant
-from ... import data_dependent as build
+from ... import sized_shapes as shapes
 from ..integers import require_dtype
 from ..node import Node
 from ..registry import converter
@@ -240,7 +240,7 @@ def convert_non_max_suppression(node: Node) -> list[relax.Expr]:
     valid = emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
     sizes = node.assembly.builder.sizes
     count = sizes.size(emit(relax.op.sum(emit(relax.op.astype(valid, "int64")))), most, node.label)
-    number = sizes.tensor(build.objects(count), "int32")  # a size of slices, too
+    number = sizes.tensor(shapes.objects(count), "int32")  # a size of slices, too
     indices = emit(relax.op.where(valid, chosen, constant(np.int32(0))))
     if not has_scores:
         return [indices, number]

@@ -14,7 +14,7 @@ from tvm import relax
 from .... import limits
 from .... import op as qnn
 from ....op.base import constant, constant_value, shape_of
-from ... import data_dependent as build
+from ... import sized_shapes as shapes
 from ...bounded_values import bounds_of
 from ..node import Node
 from ..registry import converter
@@ -377,4 +377,4 @@ def _range_up_to(node: Node) -> relax.Expr:
     count = node.emit(relax.op.floor_divide(count, constant(np.int64(delta))))
     most = max(-(-(high - start) // delta), 1)
     check_elements(node, [most], "folded")
-    return build.counting(sizes, start, sizes.size(count, most, node.label), delta, node.dtype(0))
+    return shapes.counting(sizes, start, sizes.size(count, most, node.label), delta, node.dtype(0))

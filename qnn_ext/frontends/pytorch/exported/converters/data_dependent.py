@@ -13,6 +13,7 @@ from ..... import op as qnn
 from .....errors import UnsupportedOperatorError
 from .....op.base import constant, shape_of
 from .... import data_dependent as build
+from .... import sized_shapes as shapes
 from ....distinct import distinct
 from ....sizes import Sizes
 from ...indexing import elements_at
@@ -49,10 +50,10 @@ def _mask(importer: Any, x: relax.Expr) -> relax.Expr:
 def _masked_select(importer: Any, x: relax.Expr, mask: relax.Expr) -> relax.Expr:
     """The elements for which the mask is true, after both are broadcast."""
     sizes = _sizes(importer)
-    x = build.broadcast(sizes, x, build.dims_of(sizes, mask), importer.label)
-    mask = build.broadcast(sizes, mask, build.dims_of(sizes, x), importer.label)
+    x = shapes.broadcast(sizes, x, shapes.dims_of(sizes, mask), importer.label)
+    mask = shapes.broadcast(sizes, mask, shapes.dims_of(sizes, x), importer.label)
     if not shape_of(x):
-        x, mask = (build.reshape(sizes, value, [1], importer.label) for value in (x, mask))
+        x, mask = (shapes.reshape(sizes, value, [1], importer.label) for value in (x, mask))
     return build.masked(sizes, x, mask, 0, importer.label)
 
 
@@ -112,4 +113,4 @@ def _suppressed(importer: Any, boxes: relax.Expr, scores: relax.Expr, threshold:
     chosen = importer.emit(relax.op.reshape(found, (shape[0],)))
     mask = importer.emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
     positions, _ = build.true_positions(sizes, mask, importer.label)
-    return build.rows(sizes, importer.emit(relax.op.astype(chosen, "int64")), positions, 0)
+    return shapes.rows(sizes, importer.emit(relax.op.astype(chosen, "int64")), positions, 0)
