@@ -270,6 +270,12 @@ def _rows(step: _Step) -> Place | None:
     return place if place is not None and place.axis != _rank(data_of(step.one)) - 1 else None
 
 
+def _channels_apart(step: _Step) -> Place | None:
+    """The second axis is not the samples'."""
+    place = step.only()
+    return place if place is not None and place.axis != 1 else None
+
+
 def _other_axes(name: str) -> Rule:
     """The axes in the attribute are not the samples'; no axes at all mean all of them."""
 
@@ -448,6 +454,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("relax.qnn.layer_norm", "relax.qnn.normalize", "relax.qnn.rms_norm", "relax.qnn.welford_norm"), _rows
     ),
+    "relax.qnn.response_norm": _channels_apart,
     "relax.permute_dims": _permute,
     "relax.flatten": _reshape,
     "relax.nn.batch_flatten": _reshape,

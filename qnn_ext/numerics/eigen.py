@@ -8,6 +8,9 @@ normal number, it is 0 here.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+
+import numpy as np
 
 from .elementary import Arithmetic, Value, guarded_exp
 
@@ -160,6 +163,131 @@ def softplus(x: Value, on: Arithmetic) -> Value:
         return on.shared(vector_exp(on.const(0.0) - on.absolute(x), on), of_power)
 
     return on.shared(x, whole)
+
+
+# ---- powers ------------------------------------------------------------------------------------------------------
+
+# log₂(1 + t) = t·(c₀ + t·(c₁ + t·P(t))) for √½ ≤ 1 + t < √2
+_LOG2 = (1.4426950417421103, -0.72134751588268664)
+_LOG2_REST = (
+    *(0.48089790344238281, -0.36067414283752441, 0.28857553005218506, -0.24046677350997925, 0.20505344867706299),
+    *(-0.17892272770404816, 0.17200836539268494, -0.16896486282348633, 0.09701082855463028),
+)
+_LARGEST_REPEATED = 3  # the exponent up to which powers are products
+_HALVES = 252.0  # the largest sum of exponents of two normal numbers here
+
+
+class _Pairs:
+    """Numbers as sums of two floats, the second below the last bit of the first. Each operation hands its result to the
+    function `then`, as each of its values is to be computed once."""
+
+    def __init__(self, on: Arithmetic) -> None:
+        self._on = on
+
+    def constant(self, value: float) -> tuple[Value, Value]:
+        high = float(np.float32(value))
+        return self._on.const(high), self._on.const(value - high)
+
+    def product(self, a: Value, b: Value, then: Callable[[Value, Value], Value]) -> Value:
+        """a · b, exactly."""
+        on = self._on
+
+        def with_rest(high: Value) -> Value:
+            return on.shared(on.fma(a, b, on.const(0.0) - high), lambda low: then(high, low))
+
+        return on.shared(on.fence(a * b), with_rest)
+
+    def sum(self, a: Value, b: Value, then: Callable[[Value, Value], Value]) -> Value:
+        """a + b, exactly for |a| ≥ |b|."""
+        shared = self._on.shared
+        return shared(a + b, lambda high: shared(b - (high - a), lambda low: then(high, low)))
+
+    def times(self, pair: tuple[Value, Value], b: Value, then: Callable[[Value, Value], Value]) -> Value:
+        """pair · b."""
+        rest = self._on.fence(pair[1] * b)
+        return self.product(
+            pair[0],
+            b,
+            lambda high, low: self.sum(high, rest, lambda high, below: self.sum(high, below + low, then)),
+        )
+
+    def plus(self, a: tuple[Value, Value], b: tuple[Value, Value], then: Callable[[Value, Value], Value]) -> Value:
+        """a + b for |a| ≥ |b|."""
+        return self.sum(a[0], b[0], lambda high, low: self.sum(high, (b[1] + low) + a[1], then))
+
+
+def inverse_power(x: Value, exponent: float, on: Arithmetic) -> Value:
+    """x to the power of −exponent, a positive number; NaN for negative x."""
+    if exponent.is_integer() and exponent <= _LARGEST_REPEATED:
+        return on.shared(on.const(1.0) / x, lambda y: _repeated_product(y, int(exponent), on))
+    normal, zero, infinity = on.const(_SMALLEST_NORMAL), on.const(0.0), on.const(math.inf)
+
+    def of_positive(x: Value) -> Value:
+        times = on.select(x, normal, on.const(2.0**_RAISED), on.const(1.0))
+        lowered = on.select(x, normal, on.const(_RAISED), zero)
+        inside = on.minimum(on.maximum(x * times, normal), on.const(float(np.finfo(np.float32).max)))
+        return on.shared(inside, lambda y: _power_of_normal(y, lowered, -exponent, on))
+
+    def guarded(x: Value) -> Value:
+        below = on.select(on.const(-(2.0**-149)), x, infinity, on.const(math.nan))
+        return on.select(zero, x, on.select(x, infinity, of_positive(x), zero), below)
+
+    return on.shared(x, guarded)
+
+
+def _repeated_product(x: Value, exponent: int, on: Arithmetic) -> Value:
+    if exponent == 1:
+        return x
+    square = on.fence(x * x)
+    return square if exponent == 2 else on.fence(x * square)
+
+
+def _power_of_normal(x: Value, lowered: Value, exponent: float, on: Arithmetic) -> Value:
+    """2^(exponent · (log₂ x − lowered)) of a positive normal number."""
+    pairs, y = _Pairs(on), on.const(exponent)
+
+    def of_parts(mantissa: Value, n: Value) -> Value:
+        half, one = on.const(0.5**0.5), on.const(1.0)
+        rest = on.select(mantissa, half, mantissa + mantissa, mantissa) - one
+        steps = on.select(mantissa, half, n - one, n)
+        return on.shared(rest, lambda t: on.shared(steps, lambda n: of_logarithm(t, n)))
+
+    def of_logarithm(t: Value, n: Value) -> Value:
+        first, second = map(pairs.constant, _LOG2)
+
+        def product(a: Value, b: Value) -> Value:
+            return pairs.times((a, b), t, lambda a, b: pairs.plus(first, (a, b), whole))
+
+        def whole(a: Value, b: Value) -> Value:
+            return pairs.times((a, b), t, lambda a, b: pairs.times((a, b), y, lambda a, b: with_steps(n, a, b)))
+
+        def begun(rest: Value) -> Value:
+            return pairs.product(t, rest, lambda a, b: pairs.plus(second, (a, b), product))
+
+        return on.shared(on.unfused_polynomial(t, _LOG2_REST), begun)
+
+    def with_steps(n: Value, a: Value, b: Value) -> Value:
+        return pairs.product(n, y, lambda c, d: pairs.plus((c, d), (a, b), two_to))
+
+    def two_to(a: Value, b: Value) -> Value:
+        def split(n: Value, rest: Value) -> Value:
+            return on.shared(on.rint(rest), lambda more: scaled(n + more, rest - more))
+
+        return on.shared(on.rint(a), lambda n: on.shared((a - n) + b, lambda rest: split(n, rest)))
+
+    def scaled(n: Value, rest: Value) -> Value:
+        def near_one(high: Value, low: Value) -> Value:
+            return on.fence(_exp_of_normal(high, on) * (on.const(1.0) + low))
+
+        unit = pairs.product(on.const(math.log(2.0)), rest, near_one)
+        limited = on.maximum(on.minimum(n, on.const(_HALVES)), on.const(-_HALVES))
+        return on.shared(limited, lambda n: on.shared(on.rint(n * on.const(0.5)), lambda half: twice(unit, half, n)))
+
+    def twice(unit: Value, half: Value, n: Value) -> Value:
+        """unit · 2ⁿ, of which a factor alone may be no normal number."""
+        return on.scale(unit, half) * on.scale(on.const(1.0), n - half)
+
+    return on.shared(on.exponent(x), lambda n: of_parts(on.scale(x, on.const(0.0) - n), n - lowered))
 
 
 FUNCTIONS = (sin, cos, vector_exp, log, softplus)

@@ -37,6 +37,7 @@ from .range_parameters import range_scale, range_zero_point
 from .reduce import max, mean, min, sum
 from .requantize import dequantize, quantize, requantize
 from .resize import resize_bilinear
+from .response_norm import response_norm
 from .simulated import simulated_dequantize, simulated_quantize
 from .softmax import log_softmax, softmax
 from .table import table
@@ -127,6 +128,7 @@ __all__ = [
     "range_zero_point",
     "requantize",
     "resize_bilinear",
+    "response_norm",
     "rms_norm",
     "row_sum",
     "rsqrt",

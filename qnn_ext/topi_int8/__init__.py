@@ -23,6 +23,7 @@ for _name in (
     "generic.non_max_suppression",
     "generic.normalize",
     "generic.resize",
+    "generic.response_norm",
     "generic.simulated",
     "generic.true_positions",
     "generic.conv2d",

@@ -201,6 +201,7 @@ SAMPLES = {
     ),
     "lane_softmax": ([("data", (3, 2, 150), "float32")], lambda x: op.lane_softmax(x)),
     "lane_sum": ([("data", (3, 2, 23), "float32")], lambda x: op.lane_sum(x)),
+    "response_norm": ([("data", (2, 5, 3, 4), "float32")], lambda x: op.response_norm(x, 3, 0.5)),
     "rms_norm": (
         [("data", (3, 7, 20), "float32"), ("gamma", (20,), "float32")],
         lambda x, gamma: op.rms_norm(x, gamma, 1e-5),

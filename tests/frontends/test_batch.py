@@ -40,6 +40,7 @@ APART: dict[str, tuple[Operator, tuple[int, ...], str]] = {
     "normalize": (lambda x: op.normalize(x, 0.1, 0), (1, 4, 6), _INT8),
     "welford_norm": (lambda x: op.welford_norm(x, GAMMA, GAMMA), (1, 4, 6), _FLOAT),
     "rms_norm": (lambda x: op.rms_norm(x, GAMMA), (1, 4, 6), _FLOAT),
+    "response_norm": (lambda x: op.response_norm(x, 3), (1, 4, 6), _FLOAT),
     "bfloat16": (op.bfloat16, (1, 4, 6), _FLOAT),
     "left_shift": (lambda x: relax.op.left_shift(x, relax.const(np.int16(2))), (1, 4, 6), _INT16),
     "flatten": (relax.op.nn.batch_flatten, (1, 4, 6), _FLOAT),

@@ -44,7 +44,8 @@ _FLUSHED = {"exp", "sigmoid", "nn.softmax"}  # whose approximations may return 0
 _PACKED = "qnn.blockwise_dense"  # which says itself how far kernels may differ
 _EXACT = {
     *("qnn.dequantize", "qnn.fma", "qnn.float_function"),
-    *("qnn.lane_norm", "qnn.lane_softmax", "qnn.lane_sum", "qnn.rms_norm", "qnn.welford_norm", "qnn.wide_sum"),
+    *("qnn.lane_norm", "qnn.lane_softmax", "qnn.lane_sum", "qnn.response_norm", "qnn.rms_norm"),
+    *("qnn.welford_norm", "qnn.wide_sum"),
 }
 _ULPS = 16  # by which two approximations of one function may differ
 _SIGNS = 6  # runs with errors of maximal size and random signs, besides one without errors and two with equal signs

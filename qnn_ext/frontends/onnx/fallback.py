@@ -90,8 +90,6 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         raise UnsupportedOperatorError("mode max is not supported")
     if node.op_type == "TopK":
         _check_top_k(node)
-    if node.op_type == "LRN" and node.attribute("size", 0) < 1:
-        raise node.malformed(f"size must be at least 1, found {node.attribute('size', 0)}")
     for name, allowed in _CHOICES.get(node.op_type, {}).items():
         if (found := node.attribute(name, allowed[0])) not in allowed:
             raise node.malformed(f"{name} must be one of {', '.join(allowed)}, found {found!r}")

@@ -77,6 +77,15 @@ def _quantized_reduction(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Ax
     return call, {axis - sum(one < axis for one in gone): size for axis, size in axes.items()}
 
 
+@rule("qnn.response_norm")
+def _between_channels(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
+    """Along other axes than that of channels."""
+    axes = sizes.of(only_data(sizes, call))
+    if 1 in axes:
+        raise sizes.refused(call)
+    return call, axes
+
+
 @rule("topk")
 def _top_k(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
     """The first k; `data_dependent.top_k` says how many of them count."""

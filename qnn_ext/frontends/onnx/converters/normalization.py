@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from .... import op as qnn
 from ....op.base import constant, normalize_axis, shape_of
 from ...building import group_norm
 from ..node import Node
@@ -68,6 +69,21 @@ def instance_normalization(node: Node) -> relax.Expr:
     scale, bias = _per_channel(node, shape[1])
     axes, epsilon = list(range(2, len(shape))), node.attribute("epsilon", 1e-5)
     result = relax.op.nn.instance_norm(_as_float32(node, 0), scale, bias, 1, axes, epsilon)
+    return result if node.dtype(0) == "float32" else relax.op.astype(node.emit(result), node.dtype(0))
+
+
+@converter("LRN")
+def local_response_normalization(node: Node) -> relax.Expr:
+    """y = x · (bias + alpha / size · Σ x²)^−beta over neighbouring channels; float16 in float32."""
+    size, beta = node.attribute("size", 0), node.attribute("beta", 0.75)
+    if size < 1:
+        raise node.malformed(f"size must be at least 1, found {size}")
+    if len(node.shape(0)) < 2 or beta <= 0.0:
+        raise node.unsupported(
+            f"data of shape {node.shape(0)} with beta {beta}; supported: channels and a positive beta"
+        )
+    data = _as_float32(node, 0)
+    result = qnn.response_norm(data, size, node.attribute("alpha", 1e-4), beta, node.attribute("bias", 1.0))
     return result if node.dtype(0) == "float32" else relax.op.astype(node.emit(result), node.dtype(0))
 
 
