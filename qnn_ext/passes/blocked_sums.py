@@ -12,12 +12,14 @@ neither fused nor in blocks, but four at a time; eight partial sums if the matri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax
 from tvm.target import Target
 
+from .. import op as qnn
 from ..numerics.mlas import block_of_products
 from ..op.arguments import factors_of
 from ..op.base import constant, constant_value, shape_of
@@ -53,13 +55,16 @@ def blocked_sums(mod: IRModule, target: Target) -> IRModule:
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         var = next(variables)
+        if op_name(expr) in ("multiply", "qnn.fma") and expr.args[0] in sums:
+            return _scaled(sums[expr.args[0]], expr.args[1], expr.args[2:], emit)
         if op_name(expr) == "add":
             return _with_bias(expr.args[0], expr.args[1], sums, emit)
         if op_name(expr) != "matmul" or not _is_float(expr):
             return None
-        if on_cpu and _is_row(expr) and constant_value(factors_of(expr)[1]) is None and not graph.is_scaled(var):
+        scaled = graph.is_scaled(var)
+        if on_cpu and _is_row(expr) and constant_value(factors_of(expr)[1]) is None and not scaled:
             return (_by_eights if graph.is_transposed(factors_of(expr)[1]) else _by_fours)(expr, emit)
-        blocks = _blocks(expr, emit)
+        blocks = _blocks(expr, scaled, emit)
         if len(blocks) < 2:
             return None
         total = total_of(blocks, emit)
@@ -84,7 +89,7 @@ class _Graph:
         around = [self._values.get(factor) for factor in factors_of(self._values[product])]
         if (reader := only_reader(product, self.readers, self._bindings)) is not None:
             around.append(reader.value)
-        return any(op_name(value) in ("multiply", "divide") and _has_number(value) for value in around)
+        return any(op_name(value) in ("multiply", "divide", "qnn.fma") and _has_number(value) for value in around)
 
     def is_transposed(self, matrix: Any) -> bool:
         """Whether ONNX Runtime transposes it as it multiplies: its last two axes are exchanged."""
@@ -188,13 +193,14 @@ def _of_one(s: list[relax.Expr], emit: Emit) -> relax.Expr:
     return total_of([total_of(pairs[:2], emit), total_of(pairs[2:], emit)], emit)
 
 
-def _blocks(call: relax.Call, emit: Emit) -> list[relax.Expr]:
-    """The product's blocks."""
+def _blocks(call: relax.Call, scaled: bool, emit: Emit) -> list[relax.Expr]:
+    """The product's blocks. scaled: whether it is multiplied by a number, and so none by a vector to ONNX Runtime"""
     x, y = factors_of(call)
     left, right = shape_of(x), shape_of(y)
     known = constant_value(y)
     terms, columns = right[-2:]
-    block = block_of_products(_rows(call), terms, columns, packed=known is not None and len(right) == 2)
+    rows = max(_rows(call), 2) if scaled else _rows(call)
+    block = block_of_products(rows, terms, columns, packed=known is not None and len(right) == 2)
     found = []
     for start in range(0, terms, block):
         stop = min(start + block, terms)
@@ -203,6 +209,18 @@ def _blocks(call: relax.Call, emit: Emit) -> list[relax.Expr]:
         part = emit(second) if known is None else constant(np.ascontiguousarray(known[..., start:stop, :]))
         found.append(emit(relax.op.matmul(emit(first), part)))
     return found
+
+
+def _scaled(
+    blocks: list[relax.Expr], factor: relax.Expr, summand: Sequence[relax.Expr], emit: Emit
+) -> relax.Expr | None:
+    """A number times the sum of blocks, plus a summand if there is one: each block is multiplied as it is added."""
+    if constant_value(factor) is None or shape_of(factor):
+        return None
+    total = summand[0] if summand else emit(relax.op.multiply(blocks[0], factor))
+    for block in blocks if summand else blocks[1:]:
+        total = emit(qnn.fma(block, factor, total))
+    return total
 
 
 def _with_bias(

@@ -7,6 +7,7 @@
     instance_norm                                                            →  qnn.lane_norm
     group_norm                                                               →  its definition in ONNX, with lane_sum
     log, sin, cos, the latter of small numbers                               →  qnn.float_function
+    alpha · matmul + c, of a Gemm                                            →  qnn.fma(matmul, alpha, c)
 
 What is quantized afterwards then has ONNX Runtime's bits, as a last bit may decide between two steps. Sums of absolute
 values, squares and exponentials stay: ReduceL1 and others of ONNX, which ONNX Runtime adds one by one, as it does in
@@ -25,7 +26,7 @@ from tvm import IRModule, relax
 from .. import op as qnn
 from ..numerics.eigen import LARGEST
 from ..op.arguments import data_of
-from ..op.base import constant, shape_of
+from ..op.base import constant, constant_value, shape_of
 from ..op.compound import reshape
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
@@ -72,9 +73,16 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
         return values.get(data_of(binding.value)) if op_name(binding.value) in _ROWS else None
 
     known = iter([(binding, before(binding)) for binding in bindings])
+    scaled: dict[Any, tuple[relax.Expr, relax.Expr]] = {}  # a product times a number -> both
 
     def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
         binding, source = next(known)
+        if op_name(expr) == "multiply" and _scales_product(binding.value, values):
+            result = emit(expr)
+            scaled[result] = expr.args[0], expr.args[1]
+            return result
+        if op_name(expr) == "add" and binding.var.name in marked and expr.args[0] in scaled:
+            return qnn.fma(*scaled[expr.args[0]], expr.args[1])
         if op_name(expr) in _FUNCTIONS:
             return _function(expr, emit) if binding.var.name in marked else None
         if op_name(expr) == "nn.layer_norm":
@@ -95,8 +103,16 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
             return None
         return _summed(expr, emit, aligned=not is_marked)
 
-    changed = rewrite(mod, rule) if any(op_name(value) in (*_ROWS, *_FUNCTIONS) for value in values.values()) else mod
+    concerned = (*_ROWS, *_FUNCTIONS, "matmul")
+    changed = rewrite(mod, rule) if any(op_name(value) in concerned for value in values.values()) else mod
     return with_bodies(changed, onnxruntime_rows)
+
+
+def _scales_product(call: relax.Call, values: Mapping[Any, relax.Expr]) -> bool:
+    """Whether it is a float product of matrices times a number."""
+    number = constant_value(call.args[1])
+    is_number = number is not None and number.size == 1 and str(call.ty.dtype) == "float32"
+    return is_number and op_name(values.get(call.args[0])) == "matmul"
 
 
 def _function(call: relax.Call, emit: Emit) -> relax.Expr | None:

@@ -312,6 +312,17 @@ def test_products_by_constants(rng, rows, terms):
     check_quantized([gemm], weights, numbers(rng, rows, terms), interpreted=False)
 
 
+@pytest.mark.parametrize("rows, constant", [(1, True), (1, False), (5, True), (5, False)])
+@pytest.mark.parametrize("terms, beta", [(32, 0.3), (600, 1.0), (600, 0.0)])
+def test_products_times_alpha(rng, rows, terms, beta, constant):
+    """alpha · Σ + beta · C in fused multiply-adds, block after block; a row, too, is added up in blocks then."""
+    gemm = node("Gemm", ["x", "w"] + ["c"] * (beta > 0), ["y"], alpha=0.7, beta=beta)
+    x, weight = {"x": numbers(rng, rows, terms)}, {"w": numbers(rng, terms, 24)}
+    constants = {"c": numbers(rng, 24)} if beta else {}
+    constants |= weight if constant else {}
+    check_quantized([gemm], constants, x if constant else {**x, **weight}, interpreted=False)
+
+
 def test_a_bias_behind_a_product_that_has_another_reader(rng):
     nodes = [node("MatMul", ["x", "w"], ["t"]), node("Add", ["t", "c"], ["y"])]
     weights = {"w": numbers(rng, 600, 70), "c": numbers(rng, 70)}

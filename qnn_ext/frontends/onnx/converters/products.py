@@ -202,7 +202,8 @@ def gemm(node: Node) -> relax.Expr:
     summand = node.input(2)
     if beta != 1.0:
         summand = node.emit(relax.op.multiply(summand, constant(np.asarray(beta, dtype))))
-    return relax.op.add(product, summand)
+    total = relax.op.add(product, summand)
+    return node.assembly.emit_marked(total, node.outputs[0]) if alpha != 1.0 else total
 
 
 def _weight_only(node: Node) -> relax.Expr | None:
