@@ -15,8 +15,8 @@ Convolutions that Winograd's algorithm computes faster keep this order if they a
 layers that a quantizer was told to skip. Where they are many, a model is one of floats: there speed counts, and some
 quantized value a step off is no more than their own last bits.
 
-Not here: groups of channels that are no blocks, and those whose channels MLAS cannot move into blocks. It adds their
-products channel by channel.
+Groups of channels that are no blocks, and those whose channels MLAS cannot move into blocks, are expanded to products
+of matrices, as convolutions over one dimension are: see `expanded_convolutions`. They too if they are few.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from ..op.traits import Kind
 from ..targets.features import backend_of
 from ..topi_int8.refusal import lacking
 from .blocked_sums import asks_for_blocks
+from .expanded_convolutions import expanded, is_expanded
 from .layout.forms import static_shape
 from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, total_of, variables_of, with_main
 from .winograd import IN_ORDER, gains_in_float
@@ -55,8 +56,11 @@ def blocked_convolutions(mod: IRModule, target: Target) -> IRModule:
     bindings = bindings_of(mod["main"])
     faster = [binding for binding in bindings if gains_in_float(binding.value)]
     all_in_order = _macs(faster) <= _FEW * _macs(bindings)
-    held = _held_in_blocks(bindings, lanes, set() if all_in_order else {binding.var for binding in faster})
-    if not any(op_name(binding.value) == "nn.conv2d" for binding in bindings if binding.var in held):
+    without = set() if all_in_order else {binding.var for binding in faster}
+    held = _held_in_blocks(bindings, lanes, without)
+    others = [one for one in bindings if one.var not in held and one.var not in without and is_expanded(one.value)]
+    to_expand = {one.var for one in others} if _macs(others) <= _FEW * _macs(bindings) else set()
+    if not to_expand and not any(op_name(one.value) == "nn.conv2d" for one in bindings if one.var in held):
         return mod
     readers, old = consumers(mod["main"], bindings), iter(bindings)
     sums: dict[Any, list[relax.Expr]] = {}  # what nothing else reads -> its terms
@@ -67,6 +71,8 @@ def blocked_convolutions(mod: IRModule, target: Target) -> IRModule:
             terms = _with_summand(expr.args, binding.value.args, sums, held)
         elif op_name(expr) == "nn.conv2d" and binding.var in held:
             terms = _blocks(expr, lanes, emit) or [emit(expr)]
+        elif binding.var in to_expand:
+            return expanded(expr, emit)
         else:
             return None
         if terms is None:

@@ -131,8 +131,12 @@ def _by_fours(call: relax.Call, emit: Emit) -> relax.Expr:
     terms = shape_of(y)[-2]
     column = emit(relax.op.reshape(x, (*shape_of(x)[:-2], terms, 1)))
     products = emit(relax.op.multiply(column, y))
-    *batch, _, _ = shape_of(products)
-    axis, whole = len(batch), terms // 4 * 4
+    return relax.op.reshape(by_fours(products, len(shape_of(products)) - 2, terms, emit), shape_of(call))
+
+
+def by_fours(products: relax.Expr, axis: int, terms: int, emit: Emit) -> relax.Expr:
+    """The sum of products over an axis in this order."""
+    whole = terms // 4 * 4
 
     def part(start: int, stop: int, step: int = 1) -> relax.Expr:
         return emit(relax.op.strided_slice(products, [axis], [start], [stop], [step]))
@@ -145,7 +149,7 @@ def _by_fours(call: relax.Call, emit: Emit) -> relax.Expr:
         totals.append(total_of([part(whole, whole + 1), part(whole + 1, whole + 2)], emit))
     if terms % 2:
         totals.append(part(terms - 1, terms))
-    return relax.op.reshape(total_of(totals, emit), shape_of(call))
+    return total_of(totals, emit)
 
 
 def _by_eights(call: relax.Call, emit: Emit) -> relax.Expr:

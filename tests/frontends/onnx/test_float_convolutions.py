@@ -15,14 +15,14 @@ def numbers(rng, *shape):
     return rng.standard_normal(shape).astype(F32)
 
 
-def check(rng, nodes, constants, channels):
+def check(rng, nodes, constants, channels, rank=2):
     """The results of the model, one of which is quantized, beside a product of integers that takes most of its time."""
     nodes = [*nodes, node("DynamicQuantizeLinear", ["y"], ["q", "s", "z"]), node("MatMulInteger", ["u", "ones"], ["p"])]
-    inputs = [value("x", (1, channels, SIZE, SIZE), F32), value("u", (8, 512), np.uint8)]
+    inputs = [value("x", (1, channels, *[SIZE] * rank), F32), value("u", (8, 512), np.uint8)]
     outputs = [value("y", None, F32), value("q", None, np.uint8), value("p", None, np.int32)]
     constants = {**constants, "ones": np.ones((512, 2048), np.int8)}
     proto = model(nodes, inputs, outputs, constants, 20)
-    feeds = {"x": numbers(rng, 1, channels, SIZE, SIZE), "u": np.ones((8, 512), np.uint8)}
+    feeds = {"x": numbers(rng, 1, channels, *[SIZE] * rank), "u": np.ones((8, 512), np.uint8)}
     found = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1).run(feeds)
     for ours, theirs in zip(found.values(), run_ort(proto, feeds, optimized=True), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -42,6 +42,19 @@ def test_blocks_of_channels(rng, channels, results, kernel, stride):
 def test_dilated(rng):
     conv = node("Conv", ["x", "w"], ["y"], dilations=[2, 3], pads=[1, 0, 2, 3], strides=[1, 2])
     check(rng, [conv], {"w": numbers(rng, 16, 3, 3, 3)}, 3)
+
+
+@pytest.mark.parametrize("shape, groups, rank", [
+    ((24, 16, 5), 1, 1), ((16, 64, 3), 1, 1), ((8, 1, 3), 8, 1), ((16, 2, 3, 3), 4, 2), ((18, 18, 3, 3), 1, 2),
+    ((30, 30, 1, 1), 1, 2), ((30, 1, 5, 5), 30, 2), ((12, 1, 3, 3), 6, 2), ((1, 20, 3, 3), 1, 2),
+])  # fmt: skip
+@pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (1, 2)])
+def test_expanded_to_products_of_matrices(rng, shape, groups, rank, stride, dilation):
+    """Over one dimension, groups that are no blocks, and numbers of channels that do not move: channel by channel."""
+    attributes = {"pads": [1] * rank + [2] * rank, "strides": [stride] * rank, "dilations": [dilation] * rank}
+    weights = {"w": numbers(rng, *shape), "b": numbers(rng, shape[0])}
+    conv = node("Conv", ["x", "w", "b"], ["y"], group=groups, **attributes)
+    check(rng, [conv], weights, shape[1] * groups, rank)
 
 
 @pytest.mark.parametrize("shape, groups", [((32, 32, 3, 3), 1), ((32, 1, 3, 3), 32), ((32, 32, 1, 1), 1)])
