@@ -93,8 +93,6 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
     for name, allowed in _CHOICES.get(node.op_type, {}).items():
         if (found := node.attribute(name, allowed[0])) not in allowed:
             raise node.malformed(f"{name} must be one of {', '.join(allowed)}, found {found!r}")
-    if node.op_type in ("ReduceMax", "ReduceMin") and node.dtype(0) == "bool":
-        raise UnsupportedOperatorError("bool data is not supported")
     if node.op_type.startswith("Reduce"):
         axes = node.integers(1) if node.has_input(1) else node.attribute("axes", ())
         for axis in axes:

@@ -83,6 +83,15 @@ def test_reductions_over_no_axes(op, rng):
     compare(op, [data, const([], np.int64)], [F32], 1e-6, opset=18, noop_with_empty_axes=1)
 
 
+@pytest.mark.parametrize("axes, attributes", [
+    ([1], {}), ([0, -1], {"keepdims": 0}), (None, {}), (None, {"noop_with_empty_axes": 1}),
+])  # fmt: skip
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+def test_extremes_of_truth_values(op, axes, attributes, rng):
+    inputs = [rng.random((2, 3, 4)) < 0.5, *([const(axes, np.int64)] if axes else [])]
+    compare(op, inputs, [np.bool_], opset=20, **attributes)
+
+
 # ---- before version 7 --------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax
 
 from ....limits import check_elements
-from ....op.base import constant, constant_value
+from ....op.base import constant, constant_value, normalize_axis
 from ...building import sign_or_nan, to_bfloat16
 from ..fallback import convert_with_tvm
 from ..node import Node
@@ -204,6 +204,22 @@ def reduce_sum(node: Node) -> relax.Expr:
     """A sum, told from those of other reductions, which ONNX Runtime adds one by one."""
     (total,) = convert_with_tvm(node)
     return node.assembly.emit_marked(total, node.outputs[0])
+
+
+@converter("ReduceMax", "ReduceMin", since=20)
+def reduce_extreme(node: Node) -> relax.Expr | list[relax.Expr]:
+    """The largest or smallest element along axes; of truth values, whether any or all are true."""
+    if node.dtype(0) != "bool":
+        return convert_with_tvm(node)
+    axes = (node.integers(1) if node.has_input(1) else None) or None
+    if axes is None and node.attribute("noop_with_empty_axes", 0):
+        return node.input(0)
+    rank = len(node.shape(0))
+    axes = list(range(rank)) if axes is None else [normalize_axis(axis, rank) for axis in axes]
+    numbers = node.emit(relax.op.astype(node.input(0), "uint8"))
+    reduce = relax.op.max if node.op_type == "ReduceMax" else relax.op.min
+    found = node.emit(reduce(numbers, axes, bool(node.attribute("keepdims", 1))))
+    return relax.op.not_equal(found, constant(np.uint8(0)))
 
 
 @converter("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare", since=18)
