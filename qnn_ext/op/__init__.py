@@ -28,6 +28,7 @@ from .loop import loop
 from .non_max_suppression import non_max_suppression
 from .normalize import normalize
 from .observe import observe
+from .partial_sort import partial_sort
 from .piecewise import piecewise
 from .pool_sum import pool_sum
 from .prelu import prelu
@@ -117,6 +118,7 @@ __all__ = [
     "non_max_suppression",
     "normalize",
     "observe",
+    "partial_sort",
     "piecewise",
     "pool_sum",
     "prelu",

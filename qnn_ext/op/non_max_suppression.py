@@ -6,6 +6,7 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ShapeError
+from . import heaps
 from .base import Shape, TensorInfo, check_dtype, check_rank, constant, define, export_to_script
 from .traits import Data, Kind, Traits
 
@@ -76,48 +77,23 @@ def _from_queue(
 ) -> list[int]:
     """The boxes that TFLite's NON_MAX_SUPPRESSION_V4 takes from a queue by score. It puts a box that it has taken back
     into the queue, where it then overlaps itself, and a box without area nothing: such a one is taken again."""
+
+    def less(one: int, two: int) -> bool:
+        return bool(scores[one] < scores[two])
+
     heap: list[int] = []
     for above in np.flatnonzero(scores > score_threshold):
-        _push(heap, int(above), scores)
+        heaps.push(heap, int(above), less)
     places, chosen = min(len(heap), max_boxes), list[int]()
     compared = dict.fromkeys(heap, 0)  # with how many of the boxes that were taken
     while heap and len(chosen) < places:
-        box = _pop(heap, scores)
+        box = heaps.pop(heap, less)
         others = boxes[chosen[compared[box] :]]
         compared[box] = len(chosen)
         if not (overlaps(boxes[box], others) >= iou_threshold).any():
             chosen.append(box)
-            _push(heap, box, scores)
+            heaps.push(heap, box, less)
     return chosen
-
-
-def _push(heap: list[int], box: int, scores: np.ndarray) -> None:
-    """Add a box below all with at least its score on the way to the top, as std::push_heap."""
-    heap.append(box)
-    _rise(heap, len(heap) - 1, box, scores)
-
-
-def _pop(heap: list[int], scores: np.ndarray) -> int:
-    """Remove the best box as libstdc++'s std::pop_heap: the better one of two children moves up, the second one if they
-    are equal, down to the end; the last box takes the place that is left and rises from there."""
-    best, last = heap[0], heap.pop()
-    if heap:
-        hole = 0
-        while 2 * hole + 2 < len(heap):
-            child = 2 * hole + 2
-            child -= bool(scores[heap[child]] < scores[heap[child - 1]])
-            heap[hole], hole = heap[child], child
-        if 2 * hole + 2 == len(heap):
-            heap[hole], hole = heap[-1], len(heap) - 1
-        _rise(heap, hole, last, scores)
-    return best
-
-
-def _rise(heap: list[int], hole: int, box: int, scores: np.ndarray) -> None:
-    while hole > 0 and scores[heap[(hole - 1) // 2]] < scores[box]:
-        heap[hole] = heap[(hole - 1) // 2]
-        hole = (hole - 1) // 2
-    heap[hole] = box
 
 
 NON_MAX_SUPPRESSION = define(

@@ -22,6 +22,7 @@ for _name in (
     "generic.float_rows",
     "generic.non_max_suppression",
     "generic.normalize",
+    "generic.partial_sort",
     "generic.resize",
     "generic.response_norm",
     "generic.simulated",

@@ -128,6 +128,7 @@ SAMPLES = {
         [("boxes", (9, 4), "float32"), ("scores", (3, 9), "float32"), ("iou_threshold", (1,), "float32")],
         lambda x, y, overlap: op.non_max_suppression(x, y, overlap, 4, 0.25),
     ),
+    "partial_sort": ([("data", (3, 7), "float32")], lambda x: op.partial_sort(x, 4)),
     "bitcast": ([("data", (2, 3), "float32")], lambda x: op.bitcast(x, "int32")),
     "true_positions": ([("mask", (9,), "bool")], lambda x: op.true_positions(x)),
     "trim": ([("data", (2, 4), "int8"), ("size", (), "int64")], lambda x, size: op.trim(x, size, 1)),

@@ -11,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ...numerics import tir
 from .elementwise import Constants, Expr, Operand
+from .heaps import Heap, variable
 from .nest import memory, nest
 from .stages import stages
 
@@ -75,9 +76,9 @@ def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overla
 def _from_queue(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overlap: Expr) -> None:
     """out[row, :] for one class, as op.non_max_suppression._from_queue."""
     count, slots = int(boxes.shape[0]), int(out.shape[1])
-    heap = _Heap(count, scores, row)
+    heap = Heap(memory([count], scope="global"), lambda one, two: scores[row, one] < scores[row, two])
     compared = memory([count], scope="global")
-    taken, places, dropped = (_variable(0) for _ in range(3))
+    taken, places, dropped = (variable(0) for _ in range(3))
     with T.serial(0, slots) as slot:
         out[row, slot] = tirx.const(-1, "int32")
     with T.serial(0, count) as box, T.If(scores[row, box] > least), T.Then():
@@ -96,62 +97,6 @@ def _from_queue(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overl
             out[row, taken[0]] = box
             taken[0] = taken[0] + 1
             heap.push(box)
-
-
-class _Heap:
-    """Boxes by their scores, as the functions of the same names in op.non_max_suppression."""
-
-    def __init__(self, count: int, scores: Any, row: Expr) -> None:
-        self.boxes = memory([count], scope="global")
-        self.scores, self.row = scores, row
-        self.size, self.hole, self.child, self.best, self.moved = (_variable(0) for _ in range(5))
-
-    def push(self, box: Expr) -> None:
-        self.hole[0] = self.size[0]
-        self.size[0] = self.size[0] + 1
-        self._rise(box)
-
-    def pop(self) -> Expr:
-        """The best box. What this returns is it until the next one is taken."""
-        boxes, hole, child, size = self.boxes, self.hole, self.child, self.size
-        self.best[0] = boxes[0]
-        size[0] = size[0] - 1
-        self.moved[0] = boxes[size[0]]
-        with T.If(size[0] > 0), T.Then():
-            hole[0] = tirx.const(0, "int32")
-            with T.While(2 * hole[0] + 2 < size[0]):
-                child[0] = 2 * hole[0] + 2
-                with T.If(self._score(boxes[child[0]]) < self._score(boxes[child[0] - 1])), T.Then():
-                    child[0] = child[0] - 1
-                boxes[hole[0]] = boxes[child[0]]
-                hole[0] = child[0]
-            with T.If(2 * hole[0] + 2 == size[0]), T.Then():
-                boxes[hole[0]] = boxes[size[0] - 1]
-                hole[0] = size[0] - 1
-            self._rise(self.moved[0])
-        return self.best[0]
-
-    def _rise(self, box: Expr) -> None:
-        hole, boxes, going = self.hole, self.boxes, self.child
-        going[0] = tirx.const(1, "int32")
-        with T.While(tirx.all(hole[0] > 0, going[0] == 1)):
-            parent = tirx.shift_right(hole[0] - 1, tirx.const(1, "int32"))
-            with T.If(self._score(boxes[parent]) < self._score(box)):
-                with T.Then():
-                    boxes[hole[0]] = boxes[parent]
-                    hole[0] = parent
-                with T.Else():
-                    going[0] = tirx.const(0, "int32")
-        boxes[hole[0]] = box
-
-    def _score(self, box: Expr) -> Expr:
-        return self.scores[self.row, box]
-
-
-def _variable(value: int) -> Any:
-    variable = memory([1])
-    variable[0] = tirx.const(value, "int32")
-    return variable
 
 
 def _overlap(boxes: Any, one: Expr, two: Expr) -> Expr:

@@ -43,11 +43,7 @@ class Options:
 
 @converter("TFLite_Detection_PostProcess", max_version=1)
 def convert_detection_postprocess(node: Node) -> list[relax.Expr]:
-    """(boxes, classes, scores, count); rows after the last detection are zeros (LiteRT leaves some of them undefined).
-
-    Equal scores of one box come in class order. LiteRT leaves that order to std::partial_sort; it only matters with
-    more than one class per detection.
-    """
+    """(boxes, classes, scores, count); rows after the last detection are zeros, in LiteRT some are undefined."""
     options = _options(node)
     boxes = _decoded_boxes(node, options)
     scores = _float_input(node, _SCORES)
@@ -154,16 +150,17 @@ def _fast(node: Node, boxes: relax.Expr, scores: relax.Expr, options: Options) -
     """One suppression over all boxes by their best class; each box kept then reports its best classes."""
     emit, kept = node.emit, options.max_detections
     categories = min(options.max_classes_per_detection, options.num_classes)
-    both = emit(relax.op.topk(scores, categories, axis=1, ret_type="both", largest=True, dtype="int32"))
-    values, classes = emit(relax.TupleGetItem(both, 0)), emit(relax.TupleGetItem(both, 1))
-    best = reshape(node, block(node, values, [1], [0], [1], [1]), [1, options.boxes])
+    best = reshape(node, emit(relax.op.max(scores, axis=[1])), [1, options.boxes])
     chosen = emit(qnn.non_max_suppression(boxes, best, options.iou_threshold, kept, options.score_threshold))
     chosen = reshape(node, chosen, [kept])
     valid = emit(relax.op.greater_equal(chosen, constant(np.int32(0))))
     column = reshape(node, valid, [kept, 1])
     corners = _zero_unless(node, column, _take(node, boxes, chosen))
-    names = _zero_unless(node, column, emit(relax.op.astype(_take(node, classes, chosen), "float32")))
-    points = _zero_unless(node, column, _take(node, values, chosen))
+    of_chosen = _take(node, scores, chosen)
+    classes = emit(qnn.partial_sort(of_chosen, categories))
+    names = _zero_unless(node, column, emit(relax.op.astype(classes, "float32")))
+    places = emit(relax.op.astype(classes, "int64"))
+    points = _zero_unless(node, column, emit(relax.op.gather_elements(of_chosen, places, axis=1)))
 
     spare = options.max_classes_per_detection - categories
     total = kept * options.max_classes_per_detection
