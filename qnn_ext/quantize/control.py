@@ -37,6 +37,7 @@ from .control_settings import Setting, State, kept
 from .dataset import Batches, batches
 from .engines import engine_of, shared_engines
 from .judge import Goal, Judge, Metric
+from .kept_back import Others, kept_back
 from .rescale import can_balance, settled
 from .scales import groups_of
 from .search import (
@@ -97,9 +98,11 @@ def control_accuracy(
     mod, params, dataset, config: as for `quantize`; fields of `config` that differ from their default stay as they are.
               Layers whose weights are in groups have the configuration's bits at least; those that must have more get
               4, then 8, then float. AWQ and GPTQ are tried if there is a dataset
-    validation_data: as `dataset`: what accuracy is measured on. None: the data that calibrate
+    validation_data: as `dataset`: what accuracy is measured on. None: `dataset`; for min_sqnr, of 8 batches or more
+              every fourth does not calibrate then, of a sequence the last ones
     min_sqnr: signal-to-noise ratio of every output that is required, in dB, on the first `samples` batches of
-              `validation_data`. Those of a model with states form a sequence
+              `validation_data`; without these on the batches that do not calibrate, and on all of `dataset` with noise
+              taken for one standard error more. The batches of a model with states form a sequence
     metric:   function of a model, which it calls like an Engine (`model(image)`, `model.run({...})`), that returns a
               number, higher for a better model. With states it is an Engine: `-perplexity(LanguageModel(model), texts)`
     max_drop: by how much the metric may be lower than that of the float model, in its units, or with drop_type
@@ -146,7 +149,11 @@ def control_accuracy(
         raise QuantizationError("accuracy control needs data: give a dataset")
     with shared_engines(), shown(progress) as show:
         show("float model")
-        judge = Judge(module, judged, samples, goal)
+        unseen: list[int] = []
+        if min_sqnr is not None and validation_data is None and data is not None:
+            unseen = kept_back(data, samples, sequence=bool(module.states))
+        judge = Judge(module, judged, samples, goal, unseen)
+        data = Others(data, unseen) if data is not None and unseen else data
         if config.grouped:
             found = GroupSearch(module, data, judge, few, work, show, config).run()
         else:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import QuantizationError
 from ..module import QnnModule
-from .analysis import FidelityMeter
+from .analysis import to_decibel
 from .dataset import Batches
 from .engines import Runner, engine_of
 from .shards import batch_named
@@ -95,16 +95,21 @@ def digest_of(data: Iterable[Sequence[np.ndarray]]) -> str:
 
 
 class Judge:
-    """Compares models with the float one on the first `samples` batches of `data`. States start anew for each pass."""
+    """Compares models with the float one on the first `samples` batches of `data`. States start anew for each pass.
 
-    def __init__(self, module: QnnModule, data: Batches, samples: int, goal: Goal) -> None:
+    kept_back: positions of batches that do not calibrate the models
+    """
+
+    def __init__(
+        self, module: QnnModule, data: Batches, samples: int, goal: Goal, kept_back: Sequence[int] = ()
+    ) -> None:
         for spec in module.outputs:
             if spec.bounded:
                 raise QuantizationError(
                     f"the size of output {spec.name!r} is known only at run time, so that outputs cannot be compared "
                     "value by value: quantize without min_sqnr and metric, or a model that ends before such operators"
                 )
-        self._data, self._samples = data, samples
+        self._data, self._samples, self._kept_back = data, samples, list(kept_back)
         self.goal = goal
         runner = engine_of(module)
         runner.reset_state()
@@ -112,28 +117,45 @@ class Judge:
         for index, batch in enumerate(itertools.islice(data, samples)):
             with batch_named(index):
                 self._exact.append(list(runner.run(list(batch)).values()))
+        self._signal = np.array([[_energy(x) for x in outputs] for outputs in self._exact])
         self.reference: float | None = None
         self.reference = self._metric(runner)
         self.digest = digest_of(itertools.islice(data, samples))
 
+    @property
+    def described(self) -> str:
+        """The goal in words."""
+        goal, kept_back = self.goal.described(self.reference), len(self._kept_back)
+        return f"{goal} ({kept_back} of {len(self._exact)} batches do not calibrate)" if kept_back else goal
+
     def figures(self, runner: Runner) -> dict[str, Any]:
-        """JSON values: "sqnr" of the worst output (null: exact) and "metric"."""
-        sqnr = min(meter.result.sqnr for meter in self._meters(runner, self._samples))
+        """JSON values: "sqnr" of the worst output (null: exact) and "metric".
+
+        Where batches are kept back, "sqnr" is what to expect on others: the smaller one of theirs, and of that of all
+        batches, whose noise is taken for one standard error more than it is."""
+        noise = self._noise(runner, self._samples)
+        signal, found = self._signal.mean(axis=0), noise.mean(axis=0)
+        parts = [found]
+        if self._kept_back:
+            parts = [found + np.sqrt(noise.var(axis=0, ddof=1) / len(noise)), noise[self._kept_back].mean(axis=0)]
+        sqnr = min(to_decibel(*pair) for part in parts for pair in zip(signal, part, strict=True))
         return {"sqnr": None if sqnr == np.inf else sqnr, "metric": self._metric(runner)}
 
     def noise(self, runner: Runner, samples: int) -> float:
         """Σ over outputs of noise / signal, on fewer batches."""
-        return float(sum(min(10 ** (-meter.result.sqnr / 10), 1e12) for meter in self._meters(runner, samples)))
+        noise = self._noise(runner, samples)
+        pairs = zip(self._signal[: len(noise)].sum(axis=0), noise.sum(axis=0), strict=True)
+        return float(sum(min(10 ** (-to_decibel(*pair) / 10), 1e12) for pair in pairs))
 
-    def _meters(self, runner: Runner, samples: int) -> list[FidelityMeter]:
-        meters = [FidelityMeter() for _ in self._exact[0]]
+    def _noise(self, runner: Runner, samples: int) -> np.ndarray:
+        """Σ (x − y)² of each batch and output."""
         runner.reset_state()
-        for batch, exact in zip(
-            itertools.islice(self._data, min(samples, len(self._exact))), self._exact, strict=False
-        ):
-            for meter, expected, found in zip(meters, exact, runner.run(list(batch)).values(), strict=True):
-                meter.add(expected, found)
-        return meters
+        return np.array(
+            [
+                [_energy(np.float64(x) - y) for x, y in zip(exact, runner.run(list(batch)).values(), strict=True)]
+                for batch, exact in zip(itertools.islice(self._data, samples), self._exact, strict=False)
+            ]
+        )
 
     def _metric(self, runner: Runner) -> float | None:
         """The metric of the float model, which is finite, or of one that is tried: NaN, such as the correlation with
@@ -151,6 +173,11 @@ class Judge:
                 "higher for a better model"
             )
         return -np.inf
+
+
+def _energy(array: np.ndarray) -> float:
+    values = np.asarray(array, np.float64).reshape(-1)
+    return float(values @ values)
 
 
 def _number(found: Any) -> float:

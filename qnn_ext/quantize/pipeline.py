@@ -41,7 +41,8 @@ def quantize(
     progress: show a progress bar
 
     With a goal, settings and layers in 16 bits or float are searched until the model is accurate enough:
-    validation_data: what accuracy is measured on, as `dataset`; None: the data that calibrate
+    validation_data: what accuracy is measured on, as `dataset`; None: the same data, of which a fourth does not
+              calibrate then if there are 8 batches or more
     min_sqnr: required signal-to-noise ratio of every output, in dB
     metric, max_drop: function of a model, higher for a better one, and by how much it may be lower than in float, in
               its units, or with drop_type "relative" as a share: 0.01 is one percent

@@ -61,7 +61,7 @@ class Search:
         self.config = config
         seen = "" if data is None else digest_of(data)
         self.journal = Journal(work, repr([fingerprint(module), seen, judge.digest, few, judge.reference]))
-        self.report = SearchReport(judge.goal.described(judge.reference), judge.reference)
+        self.report = SearchReport(judge.described, judge.reference)
         self._last: tuple[QConfig, Stages] | None = None
 
     def integers(

@@ -16,8 +16,10 @@ from qnn_ext.interpreter import Interpreter
 from qnn_ext.quantize import QConfig, annotate, control, control_accuracy, control_settings, quantize, sites
 from qnn_ext.quantize.alternatives import SEEN, Choice
 from qnn_ext.quantize.analysis import fidelity
+from qnn_ext.quantize.dataset import batches
 from qnn_ext.quantize.engines import shared_engines
 from qnn_ext.quantize.judge import Goal
+from qnn_ext.quantize.kept_back import Others, kept_back
 from qnn_ext.quantize.trials import JOURNAL
 
 from .networks import float_module, recurrent_module, run_sequence
@@ -350,6 +352,48 @@ def test_validation_data_judge_and_others_calibrate(module, counted, tmp_path):
     assert counted["count"] == 2 * before, "other data are measured anew"
 
 
+def test_batches_that_do_not_calibrate_judge(module):
+    """Every fourth, whose values are beyond the ranges that the others give."""
+    data = np.concatenate([DATA, DATA[::-1], DATA[:4]])
+    data[3::4] *= 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", QuantizationWarning)
+        found = control_accuracy(module, dataset=data, config=FIXED, min_sqnr=1)
+    assert found.report.goal == "SQNR of at least 1 dB (4 of 16 batches do not calibrate)"
+    integers = found.stages.result
+    others = np.delete(data, np.s_[3::4], axis=0)
+    np.testing.assert_array_equal(
+        Interpreter(integers)(others[:1]), Interpreter(quantize(module, dataset=others, config=FIXED))(others[:1])
+    )
+    exact, quantized = (np.concatenate([Interpreter(one)(x[None]) for x in data]) for one in (module, integers))
+    noise, signal = np.square(exact - quantized), np.square(exact)
+    noise, signal = (values.reshape(16, -1).sum(axis=1, dtype=np.float64) for values in (noise, signal))
+    of_all = noise.mean() + noise.std(ddof=1) / 4
+    worst = max(of_all, noise[3::4].mean())
+    assert worst > 1.2 * noise.mean()
+    assert found.report.chosen.sqnr == pytest.approx(10 * np.log10(signal.mean() / worst), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "count, samples, sequence, expected",
+    [
+        (7, 64, False, []),
+        (8, 64, False, [3, 7]),
+        (200, 10, False, [3, 7]),
+        (9, 64, True, [7, 8]),
+        (100, 16, True, [12, 13, 14, 15]),
+        (40, 4, False, []),
+    ],
+)
+def test_which_batches_do_not_calibrate(module, count, samples, sequence, expected):
+    data = batches([DATA[:1]] * count, module.inputs)
+    assert kept_back(data, samples, sequence) == expected
+    unknown = batches(lambda: [DATA[:1]] * count, module.inputs)
+    assert kept_back(unknown, samples, sequence) == expected
+    others = Others(data, expected)
+    assert len(list(others)) == others.count == count - len(expected)
+
+
 def test_states_start_anew_for_each_trial():
     """A recurrent network, judged on a sequence."""
     rng = np.random.default_rng(4)
@@ -360,7 +404,7 @@ def test_states_start_anew_for_each_trial():
     goal = fidelity(exact, plain).sqnr + 3
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", QuantizationWarning)
-        found = control_accuracy(module, dataset=data, config=FIXED, min_sqnr=goal)
+        found = control_accuracy(module, dataset=data, validation_data=data, config=FIXED, min_sqnr=goal)
     reached = fidelity(exact, run_sequence(found.stages.result, data)).sqnr
     assert reached >= goal and found.report.chosen.sqnr == pytest.approx(reached, abs=0.01)
 

@@ -326,8 +326,9 @@ def test_head_and_embedding_of_a_trained_model(llama, tmp_path):
     module = exported(model)
     text = [1, 403, 407, 261, 378, 277, 336, 394]
     config = QConfig(weight_only=True, nbit_weight=4, embeddings=True, overrides={"blocks_*": {"precision": "float32"}})
-    both = search(module, config, steps([text]), min_sqnr=1, work=tmp_path).report.chosen.sqnr
-    found = search(module, config, steps([text]), min_sqnr=both + 3, work=tmp_path)
+    goal = {"validation_data": steps([text]), "work": tmp_path}
+    both = search(module, config, steps([text]), min_sqnr=1, **goal).report.chosen.sqnr
+    found = search(module, config, steps([text]), min_sqnr=both + 3, **goal)
     head, embedding = (next(name for name in found.report.noise if name.startswith(start)) for start in ("head", "emb"))
     noise = found.report.noise
     assert noise[head][4] > 1.5 * noise[embedding][4] and all(found[8] < found[4] / 50 for found in noise.values())
