@@ -30,6 +30,7 @@ _COMPARED = 32, 256  # batches on which outputs are compared, at most, of large 
 _LARGE = 1 << 28  # multiply-accumulates of a batch
 _FOLDS = 4
 _ENOUGH = 32  # batches that show what clipping costs
+_CLEARLY, _SURELY = 0.9, 2.5  # of the other error, and standard errors
 _HOPELESS = 1.1  # times the error of another choice on the same folds
 
 Settings: TypeAlias = Callable[[Observed], list[np.ndarray]]
@@ -106,8 +107,10 @@ def choose_alternative(
     and none worse than one with room for what other data need. A single batch is judged by itself.
 
     The choice with the smallest error Σ e_f of all folds takes the place of USUAL, whose errors are E_f, but only if it
-    is better: if Σ (E_f − e_f) exceeds twice its standard error, 2·√(folds · variance of E_f − e_f). How roundings fall
-    changes the error of a few samples by more than most choices do. Of fewer than 32 batches, perhaps none shows any
+    is better by a tenth, and by more than chance makes: if Σ (E_f − e_f) exceeds its standard error, √(folds ·
+    variance of E_f − e_f), 2.5 times. How roundings fall changes the error of a few samples by more than most choices
+    do, and the best of a dozen choices is often better by twice that error. An outlier that a single fold has seen
+    stands out by three times. Of fewer than 32 batches, perhaps none shows any
     fold what clipping costs; that narrower ranges round less is then no sign that they need no room, and a choice must
     be better than SEEN, too, which has none.
 
@@ -134,7 +137,7 @@ def choose_alternative(
                 parts = ((fold, tables[choice]) for fold, tables in zip(folds, others, strict=True))
                 errors[choice] = outputs.errors(parts, errors.get(USUAL, np.full(len(folds), np.inf)))
     rivals = [errors[choice] for choice in (USUAL, SEEN)[: 1 if len(data) >= _ENOUGH else 2] if choice in errors]
-    better = [choice for choice, found in errors.items() if all(is_better(found, other) for other in rivals)]
+    better = [choice for choice, found in errors.items() if all(_is_surely_better(found, other) for other in rivals)]
     return min(better, key=lambda choice: float(errors[choice].sum()), default=USUAL)
 
 
@@ -181,12 +184,17 @@ def _dealt(data: Sequence[list[np.ndarray]]) -> list[Fold]:
     return [list(enumerate(data))[start::_FOLDS] for start in range(min(_FOLDS, len(data)))]
 
 
-def is_better(errors: np.ndarray, others: np.ndarray) -> bool:
-    """Whether errors on the same folds are smaller by more than twice their standard error."""
+def _is_surely_better(errors: np.ndarray, others: np.ndarray) -> bool:
+    """Whether one of several choices is better on the same folds."""
+    return bool(errors.sum() < _CLEARLY * others.sum()) and is_better(errors, others, _SURELY)
+
+
+def is_better(errors: np.ndarray, others: np.ndarray, deviations: float = 2) -> bool:
+    """Whether errors on the same folds are smaller by more than so many standard errors."""
     if not (np.isfinite(errors).all() and np.isfinite(others).all()):
         return bool(np.isfinite(errors).all()) and not np.isfinite(others).all()
     gains = others - errors
-    return bool(gains.sum() > (2 * np.sqrt(gains.size * gains.var(ddof=1)) if gains.size > 1 else 0.0))
+    return bool(gains.sum() > (deviations * np.sqrt(gains.size * gains.var(ddof=1)) if gains.size > 1 else 0.0))
 
 
 def affordable(module: QnnModule, fewest: int, most: int) -> int:

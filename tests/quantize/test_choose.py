@@ -6,7 +6,7 @@ from tvm import relax
 
 from qnn_ext.interpreter import Interpreter
 from qnn_ext.op.base import constant
-from qnn_ext.quantize import QConfig, annotate, calibrate, fold, quantize, realize, simulate
+from qnn_ext.quantize import QConfig, annotate, calibrate, choose, fold, quantize, realize, simulate
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.choose import choose_ranges, comparable, is_better, weight_errors
 from qnn_ext.quantize.engines import shared_engine_of, shared_engines
@@ -78,7 +78,7 @@ def test_auto_is_the_best_mode_for_the_outputs(first, clips):
     with shared_engines():
         found, chosen = sqnr("auto")
         others = dict(map(sqnr, ("mse", "minmax", "percentile", "entropy", "kl_divergence")))
-    assert found >= max(others) - 0.1 and (chosen.high < 30) == clips  # less is not clearly better
+    assert found >= max(others) - 0.46 and (chosen.high < 30) == clips  # less is not clearly better
     assert max(others) > min(others) + 3
 
 
@@ -180,6 +180,14 @@ def _simulated(weight):
 )
 def test_better_by_more_than_chance_makes(errors, others, better):
     assert is_better(np.float64(errors), np.float64(others)) == better
+
+
+def test_the_best_of_many_choices_must_be_surely_better():
+    """Folds of a network for text, of which one of fifteen choices was better by chance, and 1.6 dB worse elsewhere."""
+    usual, best = np.array([3.02, 2.15, 2.92, 2.13]), np.array([2.56, 2.22, 2.31, 1.91])
+    assert is_better(best, usual) and not choose._is_surely_better(best, usual)
+    assert choose._is_surely_better(np.array([1.0, 1.0, 1.0, 9.0]), np.full(4, 9.0))
+    assert is_better(usual - 0.1, usual) and not choose._is_surely_better(usual - 0.1, usual)
 
 
 def test_layers_that_share_a_weight_share_the_program():
