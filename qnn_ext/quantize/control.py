@@ -193,6 +193,7 @@ class _Search(Search):
         super().__init__(module, data, judge, few, work, show, config)
         self._data, self._keep, self._given = data, keep, given
         self._calibrated: dict[str, Setting] = {}  # what ranges depend on → the first setting with these
+        self._usual: list[list[float]] = []  # noise of the first setting, see Judge
         self._simulated: dict[str, list[State]] = {}  # name of a setting → what was accurate enough
 
     def run(self) -> Controlled:
@@ -274,7 +275,7 @@ class _Search(Search):
     # ---- trials
 
     def _trial(self, setting: Setting, state: State) -> Trial:
-        """What the simulation of the whole model gives."""
+        """What the simulation of the whole model gives. A setting must be better than the first one on most batches."""
         described = _described(setting, state)
         self.show(described)
         started = time.perf_counter()
@@ -286,6 +287,9 @@ class _Search(Search):
                 "seconds": time.perf_counter() - started,
             },
         )
+        if state == State() and "noise" in figures:
+            self._usual = self._usual or figures["noise"]
+            figures = self.judge.like(figures, self._usual)
         trial = self.noted(described, figures, compiled=False, repeated=known, **state.layers())
         if trial.reached:
             self._simulated.setdefault(setting.name, []).append(state)

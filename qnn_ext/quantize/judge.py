@@ -118,6 +118,7 @@ class Judge:
             with batch_named(index):
                 self._exact.append(list(runner.run(list(batch)).values()))
         self._signal = np.array([[_energy(x) for x in outputs] for outputs in self._exact])
+        self._least = np.maximum(1e-15 * self._signal.mean(axis=0), np.finfo(np.float32).tiny)  # noise of a batch
         self.reference: float | None = None
         self.reference = self._metric(runner)
         self.digest = digest_of(itertools.islice(data, samples))
@@ -132,14 +133,32 @@ class Judge:
         """JSON values: "sqnr" of the worst output (null: exact) and "metric".
 
         Where batches are kept back, "sqnr" is what to expect on others: the smaller one of theirs, and of that of all
-        batches, whose noise is taken for one standard error more than it is."""
+        batches, whose noise is taken for one standard error more than it is. "noise": of each batch and output
+        """
         noise = self._noise(runner, self._samples)
-        signal, found = self._signal.mean(axis=0), noise.mean(axis=0)
-        parts = [found]
+        figures = {"sqnr": _stored(self._sqnr(noise)), "metric": self._metric(runner)}
+        return {**figures, "noise": noise.tolist()} if self._kept_back else figures
+
+    def like(self, figures: dict[str, Any], usual: Sequence[Sequence[float]]) -> dict[str, Any]:
+        """`figures` with an "sqnr" no better than what most batches say, where some are kept back.
+
+        usual: the noise of another model, whose expected noise is multiplied by how much smaller that of most batches
+               is: by the mean ratio in logarithms. A few batches, such as those near a decision, have most of the noise;
+               in each model chance makes it large in others, and of several models the luckiest looks best
+        """
+        if not self._kept_back:
+            return figures
+        found, others = (np.maximum(noise, self._least) for noise in (figures["noise"], usual))
+        sqnr = self._sqnr(others * np.exp(np.log(found / others).mean(axis=0)))
+        return figures if figures["sqnr"] is not None and not sqnr < figures["sqnr"] else {**figures, "sqnr": sqnr}
+
+    def _sqnr(self, noise: np.ndarray) -> float:
+        parts = [noise.mean(axis=0)]
         if self._kept_back:
-            parts = [found + np.sqrt(noise.var(axis=0, ddof=1) / len(noise)), noise[self._kept_back].mean(axis=0)]
-        sqnr = min(to_decibel(*pair) for part in parts for pair in zip(signal, part, strict=True))
-        return {"sqnr": None if sqnr == np.inf else sqnr, "metric": self._metric(runner)}
+            error = np.sqrt(noise.var(axis=0, ddof=1) / len(noise))
+            parts = [parts[0] + error, noise[self._kept_back].mean(axis=0)]
+        signal = self._signal.mean(axis=0)
+        return min(to_decibel(*pair) for part in parts for pair in zip(signal, part, strict=True))
 
     def noise(self, runner: Runner, samples: int) -> float:
         """Σ over outputs of noise / signal, on fewer batches."""
@@ -173,6 +192,11 @@ class Judge:
                 "higher for a better model"
             )
         return -np.inf
+
+
+def _stored(sqnr: float) -> float | None:
+    """As a JSON value."""
+    return None if sqnr == np.inf else sqnr
 
 
 def _energy(array: np.ndarray) -> float:

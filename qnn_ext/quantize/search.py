@@ -89,6 +89,7 @@ class Search:
         """The trial with these figures of the journal."""
         measured = {**figures, "sqnr": np.inf if figures["sqnr"] is None else float(figures["sqnr"])}
         reached = self.judge.goal.reached(measured["sqnr"], measured["metric"], self.judge.reference)
+        measured.pop("noise", None)
         trial = Trial(setting=described, reached=reached, **{"in_16_bits": (), "in_float": (), **measured, **about})
         if all(_identity(one) != _identity(trial) for one in self.report.trials):
             self.report.trials.append(trial)

@@ -18,7 +18,7 @@ from qnn_ext.quantize.alternatives import SEEN, Choice
 from qnn_ext.quantize.analysis import fidelity
 from qnn_ext.quantize.dataset import batches
 from qnn_ext.quantize.engines import shared_engines
-from qnn_ext.quantize.judge import Goal
+from qnn_ext.quantize.judge import Goal, Judge
 from qnn_ext.quantize.kept_back import Others, kept_back
 from qnn_ext.quantize.trials import JOURNAL
 
@@ -372,6 +372,34 @@ def test_batches_that_do_not_calibrate_judge(module):
     worst = max(of_all, noise[3::4].mean())
     assert worst > 1.2 * noise.mean()
     assert found.report.chosen.sqnr == pytest.approx(10 * np.log10(signal.mean() / worst), abs=0.01)
+
+
+class Noisy:
+    """Runs a model and adds noise of an energy to each of its results in turn."""
+
+    def __init__(self, module, energies):
+        self._module, self._energies = Interpreter(module), list(energies)
+
+    def reset_state(self):
+        self._left = iter(self._energies)
+
+    def run(self, inputs):
+        result = np.float64(self._module(*inputs))
+        return {"y": result + np.sqrt(next(self._left) / result.size)}
+
+
+def test_luck_in_single_batches_is_not_expected_elsewhere(module):
+    data = np.concatenate([DATA, DATA[:2]])
+    judge = Judge(module, batches(data, module.inputs), 64, Goal(30.0), kept_back=[3, 7])
+    usual, lucky = np.full((2, 8), 1e-2)
+    usual[5], lucky[5] = 10, 1e-2
+    first, luck, tenth, exact = (judge.figures(Noisy(module, e)) for e in (usual, lucky, usual / 10, np.zeros(8)))
+    assert luck["sqnr"] > first["sqnr"] + 20
+    of_most = 10 * np.log10(1000) / 8  # one of eight logarithms falls by this factor
+    for found, gain in ((first, 0), (luck, of_most), (tenth, 10)):
+        assert judge.like(found, first["noise"])["sqnr"] == pytest.approx(first["sqnr"] + gain, abs=0.01)
+    assert judge.like(exact, first["noise"])["sqnr"] > 100
+    assert judge.like(first, luck["noise"])["sqnr"] == first["sqnr"], "bad luck counts"
 
 
 @pytest.mark.parametrize(
