@@ -18,7 +18,7 @@ from ..errors import InputError, QuantizationError
 from ..files.reading import Npz, read_npy
 from ..images import load_image
 from ..module import TensorSpec
-from ..quantize.dataset import ARRAY_SUFFIXES, IMAGE_SUFFIXES, batches, plain_array
+from ..quantize.dataset import ARRAY_SUFFIXES, IMAGE_SUFFIXES, batches, files_below, plain_array
 from .labels import Labels
 
 _LABELS = ("labels", "label", "y")  # names of the array of labels in an .npz file
@@ -139,8 +139,7 @@ class Samples:
     def _listed(self, path: Path) -> list[Path]:
         """The files to read, sorted. Raises InputError if there are none, or of both kinds."""
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _READ and _is_shown(file, path))
-            files = [file for file in files if file != self._labels.path]
+            files = [file for file in files_below(path, _READ) if file != self._labels.path]
             if not files:
                 raise InputError(f"{path}: the folder has no .npy, .npz or image file, nor have its sub-folders")
             photos = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
@@ -176,10 +175,6 @@ class Samples:
 def _single(spec: TensorSpec) -> TensorSpec:
     """The input of one sample."""
     return replace(spec, shape=(1, *spec.shape[1:]))
-
-
-def _is_shown(file: Path, folder: Path) -> bool:
-    return not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 def _split(arrays: dict[str, Any], names: Sequence[str]) -> tuple[dict[str, Any], Any]:

@@ -6,12 +6,13 @@ generators, which can be read only once, are kept in a temporary file for furthe
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -130,7 +131,8 @@ def batches(dataset: Any, inputs: Sequence[TensorSpec]) -> Batches:
              an iterable of samples or batches: dicts name → array, arrays, or tuples of arrays in input order (further
              elements, such as a loader's labels, are ignored). Torch tensors count as arrays
              a callable that returns such an iterable, called once per pass
-             the path of an .npy or .npz file (arrays by input name), or of a folder of such files or of photos
+             the path of an .npy or .npz file (arrays by input name), or of a folder of such files or of photos, or
+             of folders of these
              an ImageFolder
              Shards: several of these
     inputs:  of the model; larger batches are cut to theirs, a sample without batch dimension gets one, and a further
@@ -234,7 +236,7 @@ def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
         array = array.reshape(-1, *spec.shape[1:])
     right = array.ndim == len(spec.shape) and array.shape[1:] == spec.shape[1:] if spec.shape else array.ndim < 2
     if not right:
-        raise QuantizationError(f"{where} must have shape {_expected(spec)}, found {array.shape}")
+        raise QuantizationError(f"{where} must have shape {_expected(spec)}, found {array.shape}{_order(array, spec)}")
     if array.dtype != spec.dtype:
         array = _converted(array, spec, where)
     if array.dtype.kind == "f":
@@ -246,6 +248,15 @@ def _checked(value: Any, spec: TensorSpec, index: int) -> np.ndarray:
                 f"{first}: clean the data"
             )
     return array
+
+
+def _order(array: np.ndarray, spec: TensorSpec) -> str:
+    """How to transpose an array whose dimensions are in another order, such as images with channels first."""
+    if not 2 < array.ndim == len(spec.shape) < 6:
+        return ""
+    orders = ((0, *order) for order in itertools.permutations(range(1, array.ndim)))
+    order = next((one for one in orders if tuple(array.shape[i] for i in one[1:]) == spec.shape[1:]), None)
+    return "" if order is None else f": transpose its axes to {order}"
 
 
 def _expected(spec: TensorSpec) -> str:
@@ -315,16 +326,21 @@ def _count(items: Sequence[Any], inputs: Sequence[TensorSpec]) -> int | None:
 # ---- files -------------------------------------------------------------------------------------------------------
 
 
+def files_below(folder: Path, suffixes: Collection[str]) -> list[Path]:
+    """The files in a folder and its sub-folders, such as one for each class, sorted; hidden ones are left out."""
+    found = (file for file in folder.rglob("*") if file.suffix.lower() in suffixes)
+    return sorted(file for file in found if not any(part.startswith(".") for part in file.relative_to(folder).parts))
+
+
 def _from_path(path: Path, inputs: Sequence[TensorSpec]) -> Batches:
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in ARRAY_SUFFIXES)
-        photos = any(file.suffix.lower() in IMAGE_SUFFIXES for file in path.iterdir())
+        files, photos = (files_below(path, suffixes) for suffixes in (ARRAY_SUFFIXES, IMAGE_SUFFIXES))
         if files and photos:
             raise QuantizationError(f"{path}: the folder has both arrays and photos: keep only one kind in a folder")
         if photos:
             return _from_images(ImageFolder(path), inputs)
         if not files:
-            raise QuantizationError(f"{path}: the folder has no .npy, .npz or image file")
+            raise QuantizationError(f"{path}: the folder has no .npy, .npz or image file, nor have its sub-folders")
         return Batches(lambda: (_read(file, inputs) for file in files), inputs, None)
     if not path.exists():
         raise QuantizationError(f"{path}: no such data set")
@@ -354,7 +370,7 @@ def _from_images(folder: ImageFolder, inputs: Sequence[TensorSpec]) -> Batches:
     path, spec = Path(folder.path), _only(inputs, "a folder of photos is one input")
     if not path.is_dir():
         raise QuantizationError(f"{path}: no such folder")
-    files = sorted(file for file in path.iterdir() if file.suffix.lower() in IMAGE_SUFFIXES)[: folder.limit]
+    files = files_below(path, IMAGE_SUFFIXES)[: folder.limit]
     if not files:
         raise QuantizationError(f"{path}: the folder has no photo ({', '.join(IMAGE_SUFFIXES)})")
 

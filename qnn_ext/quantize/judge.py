@@ -143,8 +143,8 @@ class Judge:
         """`figures` with an "sqnr" no better than what most batches say, where some are kept back.
 
         usual: the noise of another model, whose expected noise is multiplied by how much smaller that of most batches
-               is: by the mean ratio in logarithms. A few batches, such as those near a decision, have most of the noise;
-               in each model chance makes it large in others, and of several models the luckiest looks best
+               is: by the mean ratio in logarithms. A few batches, such as those near a decision, have most of the
+               noise; in each model chance makes it large in others, and of several models the luckiest looks best
         """
         if not self._kept_back:
             return figures

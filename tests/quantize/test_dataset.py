@@ -185,6 +185,23 @@ def test_photos(tmp_path, rng):
         list(batches(tmp_path, [spec]))
 
 
+def test_photos_in_a_folder_for_each_class(tmp_path):
+    """As `accuracy` reads them; those of hidden folders are no data."""
+    for value, name in enumerate(("cat/1.png", "dog/0.png", ".thumbnails/0.png")):
+        (tmp_path / name).parent.mkdir()
+        Image.fromarray(np.full((4, 5, 3), 255 - value, np.uint8)).save(tmp_path / name)
+    found = batches(tmp_path, [TensorSpec("image", (1, 3, 4, 5), "float32")])
+    assert [round(float(item[0].max()) * 255) for item in found] == [255, 254] and found.count == 2
+
+
+def test_arrays_whose_axes_are_in_another_order():
+    images = np.zeros((2, 3, 6, 5), np.float32)
+    with pytest.raises(QuantizationError, match=r"found \(2, 3, 6, 5\): transpose its axes to \(0, 2, 3, 1\)"):
+        list(batches(images, [TensorSpec("image", (1, 6, 5, 3), "float32")]))
+    with pytest.raises(QuantizationError, match=r"found \(2, 3, 6, 5\)$"):
+        list(batches(images, [TensorSpec("image", (1, 7, 5, 3), "float32")]))
+
+
 NAN = DATA.copy()
 NAN[2, 1] = np.nan
 NAN[3, 0] = np.inf
