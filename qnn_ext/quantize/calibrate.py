@@ -24,6 +24,7 @@ from .dataset import Batches, ShardedBatches, batch_size_of, batches
 from .engines import engine_of, shared_engines
 from .instrument import instrument
 from .measurable import measurable
+from .progress import shown
 from .ranges import Range
 from .table import CalibrationTable
 from .weights import weight_range
@@ -59,7 +60,9 @@ def calibrate(
         compared = not annotated.states and config.balance is not True
         if auto and compared:  # with states there is no program that takes all ranges
             again = partial(_recalibrated, annotated, found, ranges, {name: assigned[name] for name in reading})
-            choice = choose_alternative(measurable(annotated), again, reading, dataset, config)
+            with shown(progress) as show:
+                show("comparison of ranges")
+                choice = choose_alternative(measurable(annotated), again, reading, dataset, config)
             ranges = Alternatives(auto, ranges, found)[choice]
     return CalibrationTable(ranges)
 

@@ -38,6 +38,7 @@ from .dataset import Batches, batches
 from .engines import engine_of, shared_engines
 from .judge import Goal, Judge, Metric
 from .kept_back import Others, kept_back
+from .progress import shown
 from .rescale import can_balance, settled
 from .scales import groups_of
 from .search import (
@@ -50,7 +51,6 @@ from .search import (
     layer_count,
     named,
     overridden,
-    shown,
 )
 from .smooth import smoothed_groups
 from .stages import Stages, float_module, folded
@@ -147,7 +147,7 @@ def control_accuracy(
     few = sensitivity_samples or (samples if module.states else affordable(module, min(_FEW, samples), samples))
     if judged is None or (data is None and not config.grouped):
         raise QuantizationError("accuracy control needs data: give a dataset")
-    with shared_engines(), shown(progress) as show:
+    with shared_engines(), shown(progress, numbered=True) as show:
         show("float model")
         unseen: list[int] = []
         if min_sqnr is not None and validation_data is None and data is not None:

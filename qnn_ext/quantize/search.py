@@ -155,27 +155,3 @@ def layer_count(count: int) -> str:
 
 def _identity(trial: Trial) -> tuple[Any, ...]:
     return trial.setting, trial.in_16_bits, trial.in_float, trial.in_4_bits, trial.in_8_bits, trial.compiled
-
-
-class shown:
-    """A function that shows what is being tried, on a line with a clock if `wanted`."""
-
-    def __init__(self, wanted: bool) -> None:
-        self._progress: Any = None
-        if wanted:
-            from rich.console import Console
-            from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-            columns = SpinnerColumn(), TextColumn("{task.completed:.0f} {task.description}"), TimeElapsedColumn()
-            self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-
-    def __enter__(self) -> Callable[[str], None]:
-        if self._progress is None:
-            return lambda text: None
-        self._progress.start()
-        task = self._progress.add_task("", total=None)
-        return lambda text: self._progress.update(task, description=text.replace("[", "("), advance=1)
-
-    def __exit__(self, *error: Any) -> None:
-        if self._progress is not None:
-            self._progress.stop()

@@ -32,6 +32,7 @@ from .grouped import quantize_groups
 from .halves import in_float32
 from .learned import learned_steps, round_weights, with_steps
 from .measurable import measurable
+from .progress import shown
 from .realize import simulate, to_integers
 from .rescale import found_scales, rescaled, settled
 from .smooth import smooth
@@ -96,19 +97,26 @@ def stages(
         modules["realize"] = dynamic(modules["fold"], config)
         return Stages(modules, CalibrationTable())
     with shared_engines():
-        chosen = config if table is not None else settled(modules["fold"], config, dataset)
-        rescaling = found_scales(modules["fold"], config, chosen, dataset) if table is None else table
+        with shown(progress) as show:
+            show("factors of channels")
+            chosen = config if table is not None else settled(modules["fold"], config, dataset)
+            rescaling = found_scales(modules["fold"], config, chosen, dataset) if table is None else table
         modules["fold"] = rescaled(modules["fold"], rescaling)
         annotated = modules["annotate"] = annotate(modules["fold"], config)
         ranges = _ranges(module, annotated, dataset, chosen, table, progress)
         ranges = replace(ranges, scales=rescaling.scales, factored=rescaling.factored)
-        ranges = replace(ranges, roundings=_roundings(annotated, ranges, dataset, config, table))
+        with shown(progress) as show:
+            show("rounding of weights")
+            ranges = replace(ranges, roundings=_roundings(annotated, ranges, dataset, config, table))
     exact = annotated
-    if config.weight_rounding == "auto":
-        annotated = with_steps(annotated, ranges, config, ranges.roundings)
-    elif config.weight_rounding != "nearest":
-        annotated = round_weights(annotated, ranges, _needed(dataset, "weight_rounding"), config)
-    ranges = replace(ranges, biases=_biases(annotated, ranges, dataset, config, exact, table))
+    with shown(progress) as show:
+        show("rounding of weights")
+        if config.weight_rounding == "auto":
+            annotated = with_steps(annotated, ranges, config, ranges.roundings)
+        elif config.weight_rounding != "nearest":
+            annotated = round_weights(annotated, ranges, _needed(dataset, "weight_rounding"), config)
+        show("biases")
+        ranges = replace(ranges, biases=_biases(annotated, ranges, dataset, config, exact, table))
     annotated = corrected(annotated, ranges.biases)
     modules["calibrate"] = with_ranges(annotated, ranges)
     modules["simulate"] = simulate(annotated, ranges, config)

@@ -36,6 +36,17 @@ def test_one_call(name):
     assert not {"nn.conv2d", "matmul"} & set(names)
 
 
+def test_every_long_stage_is_shown(network, monkeypatch, capsys):
+    rich = pytest.importorskip("rich.progress", reason="needs the package rich")
+    told = []
+    monkeypatch.setattr(rich.Progress, "update", lambda bar, task, description, advance: told.append(description))
+    stages(network, dataset=DATA, config=QConfig(balance=False), progress=True)
+    assert told == ["factors of channels", "comparison of ranges", *["rounding of weights"] * 2, "biases"]
+    assert not capsys.readouterr().out.strip(), "the standard output is for results"
+    stages(network, dataset=DATA)
+    assert len(told) == 5
+
+
 def test_stages_print_parse_and_run(network):
     found = stages(network, dataset=DATA, config=MINMAX)
     assert list(found) == ["fold", "annotate", "calibrate", "simulate", "realize"]
