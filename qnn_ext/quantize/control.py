@@ -29,18 +29,18 @@ from ..compiling.coverage import coverage
 from ..errors import NothingMarkedError, QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from .annotate import float_filters
-from .balance import factored_sites
+from .channel_groups import groups_of
 from .choose import affordable
 from .config import QConfig, resolve_config
 from .control_groups import GroupSearch
 from .control_settings import Setting, State, kept
 from .dataset import Batches, batches
 from .engines import engine_of, shared_engines
+from .inserted_factors import factored_sites
 from .judge import Goal, Judge, Metric
 from .kept_back import Others, kept_back
 from .progress import shown
 from .rescale import can_balance, settled
-from .scales import groups_of
 from .search import (
     BETTER,
     FIRST,

@@ -11,8 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..module import QnnModule
+from .channel_groups import Group, plain_groups_of
 from .channels import Weight
-from .scales import Group, plain_groups_of, scaled, weights_by_position
+from .scales import scaled, weights_by_position
 
 _MOST_SWEEPS = 100
 _SETTLED = 1e-4  # of log s

@@ -21,14 +21,16 @@ import numpy as np
 from ..errors import QuantizationError, QuantizationWarning
 from ..module import QnnModule
 from .annotate import annotate
-from .balance import balancing_factors, factored_sites, with_factors
+from .balance import balancing_factors
 from .calibrate import usual_errors
+from .channel_groups import Group, groups_of
 from .choose import affordable, is_better
 from .config import QConfig, replace_fields
 from .dataset import Batches, ShardedBatches
 from .engines import shared_engines
 from .equalize import equalizing_factors
-from .scales import Group, groups_of, scaled
+from .inserted_factors import factored_sites, with_factors
+from .scales import scaled
 from .smooth import smoothing_factors
 from .table import CalibrationTable
 

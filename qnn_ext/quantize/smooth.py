@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..module import QnnModule
+from .channel_groups import Group, plain_groups_of
 from .dataset import batches
 from .engines import engine_of
-from .scales import Group, plain_groups_of, scaled, weights_by_position
+from .scales import scaled, weights_by_position
 from .shards import batch_named
 from .switchable import switchable
 

@@ -10,11 +10,11 @@ import qnn_ext
 from qnn_ext.module import QnnModule, TensorSpec
 from qnn_ext.passes.rewrite import bindings_of
 from qnn_ext.quantize.analysis import fidelity
+from qnn_ext.quantize.channel_groups import groups_of, plain_groups_of
 from qnn_ext.quantize.channels import weight_of
 from qnn_ext.quantize.config import QConfig
 from qnn_ext.quantize.equalize import equalize, equalizing_scales
 from qnn_ext.quantize.pipeline import quantize
-from qnn_ext.quantize.scales import groups_of, plain_groups_of
 
 from .networks import conv, float_module
 

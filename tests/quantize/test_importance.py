@@ -5,8 +5,8 @@ from tvm import relax
 
 from qnn_ext.op.base import constant, constant_value
 from qnn_ext.passes.rewrite import bindings_of
-from qnn_ext.quantize.balance import _channel_axes
 from qnn_ext.quantize.importance import importances
+from qnn_ext.quantize.inserted_factors import channel_axes
 
 from .networks import float_module
 
@@ -19,7 +19,7 @@ def weight(*shape):
 
 def found(body, energies):
     function = float_module((1, 3, 4, 4), body).ir["main"]
-    found = importances(function, _channel_axes(function), energies)
+    found = importances(function, channel_axes(function), energies)
     return [found[binding.var] for binding in bindings_of(function)]
 
 

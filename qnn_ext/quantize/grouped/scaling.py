@@ -14,8 +14,9 @@ import numpy as np
 
 from ...module import QnnModule
 from ...passes.rewrite import bindings_of
+from ..channel_groups import Group, plain_groups_of
 from ..config import QConfig
-from ..scales import Group, plain_groups_of, scaled
+from ..scales import scaled
 from .fitting import fitted, result_error
 from .layers import GroupedLayer, weight_of
 
