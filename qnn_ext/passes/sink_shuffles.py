@@ -16,10 +16,12 @@ from tvm import IRModule, relax
 
 from ..op.arguments import data_of, with_data
 from ..op.base import call_attributes, constant, constant_value, definition_of, shape_of
+from ..op.cost import attribute
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from .fuse import is_elementwise
 from .layout.forms import is_tensor, static_shape
+from .layout.propagation import rebuild
 from .matrix_moves import MOST, axes_of
 from .rewrite import Emit, op_name, rewrite
 
@@ -136,14 +138,18 @@ def _in_front(expr: relax.Call, shape: tuple[int, ...] | None, chains: dict[Any,
     for parameters in (*traits.data, traits.output):
         if parameters is None:
             continue
-        axis = -1 if parameters.axis is None else attributes[parameters.axis]
+        axis = -1 if parameters.axis is None else int(attribute(expr, parameters.axis))
         for parameter in (parameters.scale, parameters.zero_point):
             if parameter is not None:
                 args[traits.index(parameter)] = _per_channel(traits.argument(expr, parameter), axis, chain)
+        if definition is None and parameters.axis is not None:  # nn.prelu, whose slopes are a vector
+            for name in traits.others:
+                args[traits.index(name)] = _vector(_per_channel(traits.argument(expr, name), axis, chain), chain)
     if any(arg is None for arg in args):
         return None
     if definition is None:
-        return chain, emit(relax.Call(expr.op, args, expr.attrs, expr.ty_args))
+        last = len(shape_of(chain.source)) - 1
+        return chain, emit(rebuild(expr, args, **{data.axis: last for data in traits.data if data.axis is not None}))
     attributes.update({data.axis: -1 for data in traits.data if data.axis is not None})
     return chain, emit(definition.call(*args, **attributes))
 
@@ -153,6 +159,15 @@ def _at_source(operand: Any, chain: Chain, chains: dict[Any, Chain]) -> Any:
     if operand in chains:
         return chains[operand].source if chains[operand].channels is chain.channels else None
     return _per_channel(operand, None, chain)
+
+
+def _vector(values: Any, chain: Chain) -> Any:
+    """What `_per_channel` found as a vector, even of a single value."""
+    return (
+        None
+        if values is None
+        else constant(np.broadcast_to(np.asarray(constant_value(values)), shape_of(chain.source)[-1:]))
+    )
 
 
 def _per_channel(operand: Any, axis: int | None, chain: Chain) -> Any:

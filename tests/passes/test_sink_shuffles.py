@@ -60,6 +60,15 @@ TAILS = {
         emit(relax.op.multiply(emit(op.dequantize(acc, SCALES, 0, axis=-1)), relax.const(SCALES)))
     ),
 }
+SLOPES = np.linspace(-0.5, 2, 6).astype(np.float32)
+
+
+def prelu(acc, skip, emit, slopes=SLOPES, axis=3):
+    return relax.op.nn.prelu(emit(op.dequantize(acc, SCALES, 0, axis=-1)), relax.const(slopes), axis=axis)
+
+
+TAILS["slopes for each channel"] = prelu
+TAILS["one slope"] = lambda *given: prelu(*given, slopes=SLOPES[:1])
 GEOMETRIES = [{}, {"kernel": 2, "padding": (0, 0, 0, 0)}, {"strides": (3, 2)}, {"groups": 2}, {"strides": (1, 3)}]
 
 
@@ -81,6 +90,21 @@ def test_the_result_alone_is_shuffled(name, geometry, rng):
     assert set(names[first:]) <= set(ORDERS)
 
 
+@pytest.mark.parametrize("slopes", [SLOPES, SLOPES[:1]], ids=["for each channel", "one"])
+def test_slopes_along_channels_in_the_middle(slopes, rng):
+    """As of a parametric ReLU behind a pixel shuffle in a network for super-resolution."""
+
+    def tail(acc, skip, emit):
+        return relax.op.nn.prelu(emit(op.dequantize(acc, SCALES, 0, axis=1)), relax.const(slopes), axis=1)
+
+    original, shapes = module(tail, layout="NCHW")
+    inputs = [random_integers(rng, shape, dtype) for shape, dtype in zip(shapes, ("uint8", "int8"), strict=True)]
+    sunk = sink_shuffles(canonicalize(original))
+    np.testing.assert_array_equal(interpret(sunk, inputs)[0], interpret(original, inputs)[0])
+    names = behind_product(sunk)
+    assert set(names[names.index("nn.prelu") + 1 :]) <= set(ORDERS)
+
+
 def test_channels_first(rng):
     original, shapes = module(lambda acc, skip, emit: op.requantize(acc, SCALES, 0, 0.5, 3, axis=1), layout="NCHW")
     inputs = [random_integers(rng, shape, dtype) for shape, dtype in zip(shapes, ("uint8", "int8"), strict=True)]
@@ -95,6 +119,7 @@ STAYS = {
         acc, relax.const(np.arange(6, dtype=np.int32).reshape(6, 1, 1))
     ),
     "scales per row": lambda acc, skip, emit: op.requantize(acc, SCALES, 0, 0.5, 3, axis=1),
+    "slopes per row": lambda *given: prelu(*given, axis=1),
     "a second map": lambda acc, skip, emit: op.qlinear_add(requantized(acc, emit), skip, 0, 0, 0.5, 0.25, 1.5, 0),
     "a product of little that is left": lambda acc, skip, emit: op.requantize(
         emit(relax.op.strided_slice(acc, axes=[2], begin=[0], end=[2])), SCALES, 0, 0.5, 3
