@@ -28,6 +28,8 @@ from ..qparams import dtype_range
 TOLERANCE = 1 / 16
 """The largest error, in steps of the result's integers."""
 
+_MOST_OF_MEAN = 4  # of factors: where the largest is beyond, it decides
+
 _GRID = np.logspace(-3, 4, 2000)
 _SAMPLES = 24  # of each cubic
 _PARTS = (1.0, 0.75, 0.5, 0.35, 0.25, 0.18, 0.12, 0.08)  # of the range, for all segments but the last
@@ -200,12 +202,14 @@ def _is_float32(var: Any) -> bool:
 
 
 def _behind_factors(multiply: relax.Call, target: Target | None) -> Target | None:
-    """What a tensor is quantized to whose channels, times positive factors, are quantized to `target`."""
+    """What a tensor is quantized to whose channels, times positive factors, are quantized to `target`: in the mean of
+    squares over channels, as noise adds up, and so that no channel's errors exceed a quarter of its step."""
     factors = next((array for array in map(constant_value, multiply.args) if array is not None), None)
     if target is None or factors is None or not (factors > 0).all():
         return None
     least, most = float(factors.min()), float(factors.max())
-    return Target(target.step / most, target.low / least, target.high / least)
+    mean = float(np.sqrt(np.square(factors, dtype=np.float64).mean()))
+    return Target(target.step / max(mean, most / _MOST_OF_MEAN), target.low / least, target.high / least)
 
 
 def _target_of(quantize: relax.Call) -> Target | None:

@@ -12,7 +12,7 @@ from qnn_ext.numerics.piecewise import evaluated
 from qnn_ext.op.base import constant
 from qnn_ext.passes.rewrite import bindings_of, op_name
 from qnn_ext.quantize.config import QConfig
-from qnn_ext.quantize.cubics import TOLERANCE, Target, cubics
+from qnn_ext.quantize.cubics import TOLERANCE, Target, _behind_factors, cubics
 from qnn_ext.quantize.realize import realize, simulate
 
 from .networks import conv, prepared
@@ -136,6 +136,22 @@ def test_joined():
     _, annotated, table, _ = prepared((body, SHAPE), CONFIG)
     assert names(realize(annotated, table, CONFIG)).count("qnn.piecewise") == 2
     assert steps_apart((body, SHAPE)).mean() < 1e-3
+
+
+@pytest.mark.parametrize("largest, step", [(1, 1), (4, 8 / 79**0.5), (1e4, 4e-4)])
+def test_factors_of_channels(largest, step):
+    """Errors of all channels add up: one with a larger factor does not decide alone, unless it is far beyond."""
+    factors = np.ones((64, 1, 1), np.float32)
+    factors[3] = largest
+    multiply = R.multiply(relax.Var("x", relax.TensorType((1, 64, 4, 4), "float32")), constant(factors))
+    found = _behind_factors(multiply, Target(1.0, -10.0, 20.0))
+    assert found is not None and (found.low, found.high) == (-10, 20)
+    assert found.step == pytest.approx(step)
+
+    def body(emit, x):
+        return emit(R.multiply(silu(emit, x), constant(factors[:8])))
+
+    assert steps_apart(network(body)).mean() < 1e-3
 
 
 def bounds(emit, x):
