@@ -28,7 +28,7 @@ from ....passes.blockwise import keep_packed
 from ....passes.qdq_to_integer import qdq_to_integer
 from ...assembly import Assembly
 from ...bound import bound_value, check_bound
-from ...building import blaming, distinct, identifier, reason
+from ...building import blaming, distinct, reason
 from ...sized_shapes import trimmed
 from ..common import example_values
 from . import converters  # noqa: F401  (fills the registry)
@@ -38,6 +38,18 @@ from .constants import INNER_TENSOR, NOT_CONSTANT, Values, check_parts, fold, in
 from .control_flow import converter_of
 from .float_blocks import FloatBlocks, without_blocks
 from .functional import prepared
+from .nodes import (
+    attribute,
+    bound_arguments,
+    layer_name,
+    live_nodes,
+    out_of_place,
+    refuse_training,
+    short_name,
+    target_name,
+    user_inputs,
+    with_effects,
+)
 from .registry import CONVERTERS
 from .run_time_sizes import convert_with_sizes
 from .values import ComplexValue, array_of, dtype_name, is_any_of
@@ -77,9 +89,9 @@ class ProgramImporter:
         self._tvm = ExportedProgramImporter()
         self._tvm.env = self._values
         self._tvm.block_builder = self.assembly.builder
-        _refuse_training(program, source)
+        refuse_training(program, source)
         check_parts({**program.state_dict, **program.constants}, source)
-        self._names = _user_inputs(program)  # which decompositions of a program read from a file do not keep
+        self._names = user_inputs(program)  # which decompositions of a program read from a file do not keep
         program, self._float_blocks = without_blocks(program, source)
         self.program = prepared(program, source, self._is_supported)
 
@@ -92,7 +104,7 @@ class ProgramImporter:
     def by_tvm(self) -> Any:
         """The node's result by TVM's own importer, which then reads indices and divisors with checks."""
         with checked_arguments(self, self._values, self.node):
-            return self._tvm.convert_map[_short_name(self.node, self._tvm.convert_map)](self.node)
+            return self._tvm.convert_map[short_name(self.node, self._tvm.convert_map)](self.node)
 
     @property
     def meta(self) -> torch.Tensor:
@@ -151,7 +163,7 @@ class ProgramImporter:
         graph = self.program.graph_module
         for node, blocks in self._packed.items():
             self._values[node] = self.emit(blocks.dequantized())
-        return self._results(self._walk(graph, _live_nodes(graph.graph)))
+        return self._results(self._walk(graph, live_nodes(graph.graph)))
 
     def _walk(self, module: fx.GraphModule, live: set[fx.Node]) -> Any:
         """Convert the live nodes of a graph; returns the resolved arguments of its output node."""
@@ -163,7 +175,7 @@ class ProgramImporter:
                 continue
             with self._at(node):
                 if node.op == "get_attr":
-                    self._bind(node, _attribute(module, str(node.target)))
+                    self._bind(node, attribute(module, str(node.target)))
                 elif node.op == "call_function":
                     self._call(node)
                 else:
@@ -207,7 +219,7 @@ class ProgramImporter:
         if constant_result is not NOT_CONSTANT:
             self._values.keep(node, constant_result)
             return
-        entry = CONVERTERS.get(name) or CONVERTERS.get(_out_of_place(name))
+        entry = CONVERTERS.get(name) or CONVERTERS.get(out_of_place(name))
         if name != "getitem" and is_complex(node) and not (entry is not None and entry.complex_numbers):
             self._bind(node, on_parts(self, node, {arg: self._values[arg] for arg in node.all_input_nodes}))
         elif entry is not None:
@@ -223,13 +235,13 @@ class ProgramImporter:
 
     def _is_supported(self, node: fx.Node) -> bool:
         name = target_name(node)
-        known = name in CONVERTERS or _out_of_place(name) in CONVERTERS or name in ("getitem", INNER_TENSOR)
+        known = name in CONVERTERS or out_of_place(name) in CONVERTERS or name in ("getitem", INNER_TENSOR)
         inside = is_any_of(name, _NO_EFFECT + _INLINED) or converter_of(node) is not None
         return known or inside or is_written_with_parts(node) or self._is_left_to_tvm(node)
 
     def _is_left_to_tvm(self, node: fx.Node) -> bool:
         """Whether TVM's own importer converts the node correctly: not what it gets wrong, nothing random."""
-        name = _short_name(node, self._tvm.convert_map)
+        name = short_name(node, self._tvm.convert_map)
         if not isinstance(node.target, torch._ops.OpOverload):
             return name in self._tvm.convert_map
         is_random = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -279,7 +291,7 @@ class ProgramImporter:
                 self._values.tensors[inner] = self._values.tensors[arg]
             else:
                 self._values[inner] = self._values[arg]
-        return self._walk(module, _live_nodes(module.graph))
+        return self._walk(module, live_nodes(module.graph))
 
     def _run_graph(self, graph: fx.Node, operands: Sequence[Any]) -> list[Any]:
         """The results of a graph that is an operand, for these values."""
@@ -289,7 +301,7 @@ class ProgramImporter:
             self._values.tensors.pop(inner, None)
         places = [inner for inner in module.graph.nodes if inner.op == "placeholder"]
         self._values.update(zip(places, operands, strict=True))
-        return self._walk(module, _live_nodes(module.graph))
+        return self._walk(module, live_nodes(module.graph))
 
     def _is_graph(self, arg: Any) -> bool:
         return isinstance(arg, fx.Node) and isinstance(self._values.tensors.get(arg), fx.GraphModule)
@@ -304,10 +316,10 @@ class ProgramImporter:
         self._states: dict[str, State] = {}
         self._packed: dict[fx.Node, FloatBlocks] = {}
         state = {**self.program.state_dict, **self.program.constants}
-        user_inputs = iter(self._names)
+        given = iter(self._names)
         for node, spec in zip(placeholders, self.program.graph_signature.input_specs, strict=True):
             if spec.kind == InputKind.USER_INPUT:
-                self._bind_user_input(node, next(user_inputs), spec, specs)
+                self._bind_user_input(node, next(given), spec, specs)
             elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
                 if spec.target not in state:
                     raise ModelFormatError(f"{self.source}: the program lacks the value of '{spec.target}'")
@@ -318,7 +330,7 @@ class ProgramImporter:
                 else:
                     self._values.tensors[node] = state[spec.target]
             elif spec.kind == InputKind.TOKEN:
-                names = _with_effects(self.program.graph)
+                names = with_effects(self.program.graph)
                 raise UnsupportedOperatorError(
                     f"{self.source}: operators with side effects are not supported: {names}; "
                     "export the model without them"
@@ -427,27 +439,6 @@ def _unconverted(label: str, error: Exception) -> QnnError:
     return UnsupportedOperatorError(f"{label}: cannot be converted: {reason(error)}")
 
 
-_NORMALIZATIONS = ("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional")
-_MEAN, _TRAINING = 3, 5  # arguments of all of them: what is learnt, and whether it is
-
-
-def _refuse_training(program: Any, source: str) -> None:
-    """Raises UnsupportedOperatorError for batch normalizations that learn from the statistics of each batch."""
-    for node in program.graph.nodes:
-        name = target_name(node).removeprefix("aten.").split(".")[0]
-        if node.op != "call_function" or name not in _NORMALIZATIONS or "no_stats" in str(node.target):
-            continue
-        arguments = bound_arguments(node)
-        if arguments[_TRAINING] is True and arguments[_MEAN] is not None:
-            raise UnsupportedOperatorError(
-                f"{source}: node '{node.name}' ({node.target}) is in training mode and would go on learning from each "
-                "input; export the model in eval mode"
-            )
-
-
-# ---- helpers -----------------------------------------------------------------------------------------------------
-
-
 def _example_shapes(program: Any, example_inputs: Any, bound: Collection[str]) -> dict[str, Sequence[int]]:
     """The shapes of example inputs, which leave out inputs that are bound."""
     if example_inputs is None:
@@ -459,66 +450,6 @@ def _example_shapes(program: Any, example_inputs: Any, bound: Collection[str]) -
     ]
     values = example_values(example_inputs, None, names)
     return {name: tuple(value.shape) for name, value in zip(names, values, strict=True)}
-
-
-def target_name(node: fx.Node) -> str:
-    """ "aten.conv2d.default"; the plain name for Python's own functions and higher-order operators."""
-    if isinstance(node.target, torch._ops.OpOverload):
-        return str(node.target)
-    return getattr(node.target, "__name__", str(node.target))
-
-
-def bound_arguments(node: fx.Node) -> list[Any]:
-    """The arguments of a node in the order of the operator's schema, defaults filled in."""
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return list(node.args)
-    bound = []
-    for position, argument in enumerate(node.target._schema.arguments):
-        if position < len(node.args):
-            bound.append(node.args[position])
-        else:
-            bound.append(node.kwargs.get(argument.name, argument.default_value))
-    return bound
-
-
-def layer_name(node: fx.Node) -> str:
-    """The name of the layer a node belongs to, or its own where the layer is a container."""
-    stack = list(node.meta.get("nn_module_stack", {}).values())
-    path, kind = stack[-1] if stack else ("", "")
-    kind = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"
-    is_layer = bool(path) and kind.startswith("torch.nn.modules.") and ".container." not in kind
-    name = path if is_layer and not node.name.startswith(("quantize", "dequantize")) else node.name
-    return identifier(name)
-
-
-def _live_nodes(graph: fx.Graph) -> set[fx.Node]:
-    """Nodes that an output depends on: folded batch norms leave unused parameters behind."""
-    pending = [node for node in graph.nodes if node.op == "output"]
-    live: set[fx.Node] = set()
-    while pending:
-        node = pending.pop()
-        if node not in live:
-            live.add(node)
-            pending.extend(node.all_input_nodes)
-    return live
-
-
-def _attribute(module: fx.GraphModule, path: str) -> Any:
-    value: Any = module
-    for name in path.split("."):
-        value = getattr(value, name)
-    return value
-
-
-def _short_name(node: fx.Node, known: Mapping[str, Any]) -> str:
-    """The name by which TVM knows an operator: "conv2d.default"."""
-    name = getattr(node.target, "__name__", "")
-    return name if name in known else _out_of_place(name)
-
-
-def _out_of_place(name: str) -> str:
-    """The out-of-place form of an operator: "aten.relu.default" for "aten.relu_.default"."""
-    return name.replace("_.", ".")
 
 
 def _check_result(value: Any, declared: Any) -> None:
@@ -537,19 +468,6 @@ def _check_result(value: Any, declared: Any) -> None:
     if not fits or dtype != dtype_name(declared.dtype):
         expected = f"{dtype_name(declared.dtype)} {tuple(declared.shape)}"
         raise UnsupportedOperatorError(f"the result is {dtype} {shape}, but the program declares {expected}")
-
-
-def _user_inputs(program: torch.export.ExportedProgram) -> list[str]:
-    """The names of the inputs that are neither parameters nor buffers."""
-    placeholders = [node.name for node in program.graph.nodes if node.op == "placeholder"]
-    specs = program.graph_signature.input_specs
-    return [name for name, spec in zip(placeholders, specs, strict=False) if spec.kind == InputKind.USER_INPUT]
-
-
-def _with_effects(graph: fx.Graph) -> str:
-    """The operators that PyTorch keeps in order by tokens, by name."""
-    nodes = [node for node in graph.nodes if getattr(node.target, "__name__", "") == "with_effects"]
-    return ", ".join(dict.fromkeys(str(node.args[1]) for node in nodes))
 
 
 def _remedy(operator: str) -> str:

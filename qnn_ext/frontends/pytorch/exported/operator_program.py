@@ -16,7 +16,8 @@ from tvm import relax
 from ....errors import UnsupportedOperatorError
 from ....module import TensorSpec
 from ...assembly import Assembly
-from .importer import ProgramImporter, target_name
+from .importer import ProgramImporter
+from .nodes import target_name
 
 
 class _Operator(torch.nn.Module):
