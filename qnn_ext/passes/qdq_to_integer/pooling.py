@@ -121,17 +121,26 @@ def _as_onnx_runtime(
     dilation: Sequence[int],
     attributes: Any,
 ) -> Quantized | None:
-    """Between quantize operators that divide, as in ONNX: QLinearAveragePool, which sums reals one by one."""
+    """Between quantize operators that divide, as in ONNX: QLinearAveragePool, which sums reals one by one, but integers
+    if the window is the whole image."""
     quantize = context.quantize_behind()
     if quantize is None or quantize.attributes["reciprocal"] or tensor.vectors or tensor.constants is None:
         return None
     if quantize.out_dtype != tensor.dtype or tensor.dtype not in ("int8", "uint8") or max(dilation) > 1:
         return None
-    ndim = len(tensor.shape)
+    ndim, (scale, zero_point) = len(tensor.shape), constants_of(quantize)
+    if tuple(kernel) == tuple(tensor.shape[2:]) and not any(padding):
+        divided = np.float32(scale * np.float32(math.prod(kernel)))
+        axes = list(range(2, ndim))
+        total = qnn.sum(
+            tensor.data, *tensor.constants, divided, zero_point, axis=axes, keepdims=True, out_dtype=tensor.dtype
+        )
+        return Quantized(context.emit(total), quantize.scale, quantize.zero_point)
     pooled = qnn.qlinear_avg_pool(
         compound.permute(tensor.data, [0, *range(2, ndim), 1], context.emit),
         *tensor.constants,
-        *constants_of(quantize),
+        scale,
+        zero_point,
         tuple(kernel),
         tuple(strides),
         tuple(padding),

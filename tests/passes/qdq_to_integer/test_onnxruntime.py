@@ -206,6 +206,13 @@ def test_average_pool(model, scale):
 
 
 @pytest.mark.parametrize("scale", [0.031, 0.0247])
+def test_average_pool_over_the_whole_image(model, scale):
+    """ONNX Runtime adds integers, as in GlobalAveragePool: a mean of a half is one."""
+    x = model.input((2, 480, 14, 14), 0.031)
+    model.check(model.node("AveragePool", x, kernel_shape=[14, 14], strides=[14, 14]), scale)
+
+
+@pytest.mark.parametrize("scale", [0.031, 0.0247])
 def test_global_average_pool(model, scale):
     model.check(model.node("GlobalAveragePool", model.input((4, 64, 7, 7), 0.031)), scale)
 
