@@ -226,7 +226,12 @@ def _conv2d_terms(
     zw = zw.astype(np.int64)
     out_dtype = attributes["out_dtype"]
     accumulate = partial(qnn.conv2d_accumulate, pad_value=za, **geometry)
-    acc = _sums(accumulate, data, weight, out_dtype, emit, math.prod(weight.shape[1:3]))  # T1
+    window_size = math.prod(weight.shape[1:3])
+    if out_dtype == "int64" and _splits_groups(weight, groups, window_size):
+        single = partial(accumulate, groups=1)
+        acc = _sums_of_groups(single, data, weight, groups, emit, window_size)
+    else:
+        acc = _sums(accumulate, data, weight, out_dtype, emit, window_size)  # T1
     if zw.any():
         if out_dtype == "int64":  # a window sum is int32
             ones = constant(np.ones((groups, *weight.shape[1:]), weight.dtype))
@@ -262,6 +267,25 @@ def _sums(
                 sums = (_in_parts(accumulate, data, *one, dtype, emit) for one in zip(terms, steps, strict=True))
                 return reduce(lambda one, other: emit(relax.op.add(one, other)), sums)
     return accumulate(data, _expression(weight), out_dtype=dtype)
+
+
+def _splits_groups(weight: np.ndarray, groups: int, window: int) -> bool:
+    """Whether a few groups of many channels have sums that int32 holds only for some of the channels at a time, which
+    are not side by side in groups."""
+    depth = weight.shape[-1]
+    few = 1 < groups <= _MOST_PARTS and depth >= _WHOLE
+    return few and 0 < _channels_in_int32(_magnitudes(weight, window)) < depth
+
+
+def _sums_of_groups(
+    accumulate: Callable[..., relax.Call], data: relax.Expr, weight: np.ndarray, groups: int, emit: Emit, window: int
+) -> relax.Expr:
+    """The sums of each group of a convolution, next to each other."""
+    depth, parts = weight.shape[-1], []
+    for group, own in enumerate(np.split(weight, groups)):
+        some = _slice(data, group * depth, (group + 1) * depth, emit)
+        parts.append(emit(_sums(accumulate, _expression(some), own, "int64", emit, window)))
+    return emit(relax.op.concat(parts, 3))
 
 
 class _Term(NamedTuple):
