@@ -29,6 +29,7 @@ from ..topi_int8.generic.reduce import reduced
 from ..topi_int8.generic.running_sum import running_sum
 from . import legalize_float_products as products
 from . import legalize_moves as moves
+from .legalize_resize import bilinear, is_enlarged
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -57,6 +58,7 @@ def float_legalizations() -> dict[str, Legalization]:
     rules["relax.max"] = rules["relax.min"] = _guarded(_along_axes, _is_float)
     rules["relax.matmul"] = _guarded(products.matmul, products.is_by_lanes)
     rules["relax.nn.conv2d"] = _guarded(products.conv2d, products.is_plain_nhwc)
+    rules["relax.image.resize2d"] = _guarded(bilinear, is_enlarged)
     rules["relax.multiply"] = _guarded(_among_tensors(topi.multiply), _has_zero)
     rules["relax.divide"] = _guarded(_among_tensors(topi.divide), _has_zero)
     return rules

@@ -91,13 +91,18 @@ def test_a_resnet_has_one_transpose_at_its_input(rng):
 
 
 @pytest.mark.parametrize("ending", ["output", "convolution"])
-def test_what_enlarges_the_result_reads_it_transposed(rng, ending):
+@pytest.mark.parametrize("method", ["take", "resize2d"])
+def test_what_enlarges_the_result_reads_it_transposed(rng, ending, method):
     """The smaller tensor is transposed, unless a convolution reads the larger one."""
     index = constant(np.repeat(np.arange(6), 4))
 
     def body(emit, x):
         net = Net(emit, rng)
-        x = emit(relax.op.take(emit(relax.op.take(net.conv(x, 7), index, 2)), index, 3))
+        x = net.conv(x, 7)
+        if method == "take":
+            x = emit(relax.op.take(emit(relax.op.take(x, index, 2)), index, 3))
+        else:
+            x = emit(relax.op.image.resize2d(x, (24, 24), method="nearest_neighbor", rounding_method="floor"))
         x = emit(relax.op.add(x, x))
         return net.conv(x, 3) if ending == "convolution" else x
 

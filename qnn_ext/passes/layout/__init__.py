@@ -26,7 +26,7 @@ from .forms import Forms, static_shape
 from .propagation import rule_of, wants_channels_last
 from .reshapes import reshape_rule  # noqa: F401  (registers its rules)
 
-_REPEATING = ("take", "repeat", "tile", "broadcast_to")
+_REPEATING = ("take", "repeat", "tile", "broadcast_to", "image.resize2d")
 
 
 def channels_last(mod: IRModule, any_order: bool = False) -> IRModule:
@@ -47,18 +47,24 @@ def channels_last(mod: IRModule, any_order: bool = False) -> IRModule:
 
 
 def _enlarging_ends(bindings: Sequence[relax.VarBinding]) -> set[relax.Var]:
-    """What repeats elements of a tensor, and is not read, directly or not, by an operator with a layout."""
+    """What repeats or interpolates elements of a tensor, and is not read, directly or not, by another operator with a
+    layout."""
     laid_out: set[relax.Var] = set()  # what such operators read
     found = set()
     for binding in reversed(bindings):
         value, var = binding.value, binding.var
-        if traits_of(value).layouts or var in laid_out:
+        if var not in laid_out and _enlarges(binding):
+            found.add(var)
+        elif traits_of(value).layouts or var in laid_out:
             laid_out.update(variables_of(value))
-        elif op_name(value) in _REPEATING:
-            before, after = static_shape(data_of(value)), static_shape(var)
-            if before is not None and after is not None and math.prod(after) > math.prod(before):
-                found.add(var)
     return found
+
+
+def _enlarges(binding: relax.VarBinding) -> bool:
+    if op_name(binding.value) not in _REPEATING:
+        return False
+    before, after = static_shape(data_of(binding.value)), static_shape(binding.var)
+    return before is not None and after is not None and math.prod(after) > math.prod(before)
 
 
 def _visit(binding: relax.VarBinding, forms: Forms, builder: relax.BlockBuilder, stays: bool) -> None:
