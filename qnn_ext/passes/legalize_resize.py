@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..op.arguments import data_of
-from ..op.base import shape_of
+from ..op.base import dims_of
 from ..topi_int8.generic.elementwise import Expr
 from .legalize_moves import OPAQUE, note
 
@@ -20,24 +20,28 @@ _ENLARGED = 2
 
 def is_enlarged(call: relax.Call) -> bool:
     """Whether a call is an interpolation that `bilinear` computes faster than TVM's kernel."""
-    attributes, data, new = call.attrs, data_of(call), shape_of(call)
+    attributes, data = call.attrs, data_of(call)
     if str(attributes.method) != "linear" or str(attributes.coordinate_transformation_mode) not in _MODES:
         return False
     if str(attributes.layout) not in ("NCHW", "NHWC") or str(call.ty.dtype) != "float32":
         return False
     rows, columns = (str(attributes.layout).index(axis) for axis in "HW")
-    return str(data.ty.dtype) == "float32" and new[columns] > 1 and new[rows] >= _ENLARGED * shape_of(data)[rows]
+    before, after = dims_of(data.ty), dims_of(call.ty)
+    sizes = (before[rows], before[columns], after[rows], after[columns])
+    if str(data.ty.dtype) != "float32" or not all(isinstance(size, int | tirx.IntImm) for size in sizes):
+        return False
+    return int(after[columns]) > 1 and int(after[rows]) >= _ENLARGED * int(before[rows])
 
 
 def bilinear(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """The sums of TVM's kernel, which interpolates two rows along the width for each row of the result: here each row
     of the data once. What follows is fused with the second kernel, but not with the first, which would be repeated."""
     rows, columns = (str(call.attrs.layout).index(axis) for axis in "HW")
-    mode, new = str(call.attrs.coordinate_transformation_mode), shape_of(call)
-    wide = builder.call_te(_along, data_of(call), columns, new[columns], mode, primfunc_name_hint="resize_width")
+    mode, new = str(call.attrs.coordinate_transformation_mode), dims_of(call.ty)
+    wide = builder.call_te(_along, data_of(call), columns, int(new[columns]), mode, primfunc_name_hint="resize_width")
     wide = builder.emit(wide)
     note(builder, builder.lookup_binding(wide), {"op_pattern": OPAQUE})
-    return builder.call_te(_along, wide, rows, new[rows], mode, primfunc_name_hint="resize2d")
+    return builder.call_te(_along, wide, rows, int(new[rows]), mode, primfunc_name_hint="resize2d")
 
 
 def _along(x: te.Tensor, axis: int, new: int, mode: str) -> te.Tensor:

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, tirx
 
 from qnn_ext.compiling.build import lower_module
 from qnn_ext.op.evaluate import interpret
+from qnn_ext.passes.legalize_float import float_legalizations
 from tests.cpus import cpu_target
 
 from .modules import run_lowered
@@ -47,3 +48,16 @@ def test_others_stay_one_kernel(rng, size, dtype):
     names, (found,), (expected,) = kernels_and_results(rng.standard_normal((1, 2, 7, 5)).astype(dtype), size)
     np.testing.assert_array_equal(found, expected, strict=True)
     assert not any("width" in name for name in names)
+
+
+@pytest.mark.parametrize(("open_axis", "kernels"), [(0, 2), (2, 1)])
+def test_open_sizes(open_axis, kernels):
+    """Two kernels of images whose number is open, one if their height is."""
+    shape = [2, 3, 7, 5]
+    shape[open_axis] = tirx.Var("n", "int64")
+    data = relax.Var("x", relax.TensorType(shape, "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [data]):
+        builder.emit_func_output(builder.emit(relax.op.image.resize2d(data, (14, 10), layout="NCHW", method="linear")))
+    legal = relax.transform.LegalizeOps(float_legalizations())(builder.get())
+    assert len(legal.get_global_vars()) == 1 + kernels
