@@ -203,6 +203,15 @@ def gather_elements(b: OnnxBuilder) -> None:
     moved(b, "GatherElements", x, shape, b.const(indices, "int64"), axis=axis)
 
 
+@generates("ReduceMax", "ReduceMin")
+def extreme(b: OnnxBuilder, name: str) -> None:
+    x = anything(b)
+    axes = sorted(int(a) for a in b.draw.rng.permutation(len(x.shape))[: b.draw.between(1, len(x.shape))])
+    kept = b.draw.chance(0.5)
+    shape = [1 if a in axes else n for a, n in enumerate(x.shape) if kept or a not in axes]
+    moved(b, name, x, shape, b.const(axes, "int64"), keepdims=int(kept))
+
+
 @generates("Pad")
 def pad(b: OnnxBuilder) -> None:
     x = anything(b)
