@@ -26,6 +26,7 @@ from ..op.arguments import data_of
 from ..op.base import constant_value
 from ..passes.rewrite import bindings_of, variables_of
 from .annotate.families import Family, family_of
+from .channel_bounds import with_channel_bounds
 from .channel_groups import Group, groups_of
 from .channel_values import channel_values
 from .channels import Weight
@@ -45,7 +46,7 @@ def balance(module: QnnModule, dataset: Any, config: QConfig | None = None) -> Q
     that is empty or does not fit.
     """
     factored = with_factors(module, factored_sites(module))
-    return scaled(factored, balancing_factors(factored, dataset, config or QConfig()))
+    return with_channel_bounds(scaled(factored, balancing_factors(factored, dataset, config or QConfig())))
 
 
 def balancing_factors(factored: QnnModule, dataset: Any, config: QConfig) -> list[tuple[Group, np.ndarray]]:

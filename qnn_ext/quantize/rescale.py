@@ -23,6 +23,7 @@ from ..module import QnnModule
 from .annotate import annotate
 from .balance import balancing_factors
 from .calibrate import usual_errors
+from .channel_bounds import with_channel_bounds
 from .channel_groups import Group, groups_of
 from .choose import affordable, is_better
 from .config import QConfig, replace_fields
@@ -157,4 +158,6 @@ def rescaled(module: QnnModule, rescaling: Rescaling | CalibrationTable) -> QnnM
                 f"the scales of the calibration table do not fit: group {number} has {len(factors)}, the model's "
                 f"{'has ' + str(channels) if channels else 'is missing'}; calibrate again"
             )
-    return scaled(module, [(groups[number], np.asarray(factors, np.float64)) for number, factors in scales.items()])
+    chosen = [(groups[number], np.asarray(factors, np.float64)) for number, factors in scales.items()]
+    module = scaled(module, chosen)
+    return with_channel_bounds(module) if rescaling.factored else module
