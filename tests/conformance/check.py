@@ -29,7 +29,6 @@ DEFAULT_DEVIATIONS: dict[tuple[str, str], tuple[str, str]] = {
     ("QUANTIZE", "float32"): ("different", "saturation; beyond int32 LiteRT's conversion is undefined in C"),
     ("REDUCE_PROD", "int16"): ("different", _RESCALE),
     ("REDUCE_PROD", "int8"): ("different", _RESCALE),
-    ("TFLite_Detection_PostProcess", "int8"): ("different", "stable order of equal scores; LiteRT's sort is unstable"),
 }
 
 FLOAT_TOLERANCE = 1e-5  # relative to the largest value: float kernels sum in another order

@@ -29,10 +29,6 @@ DEVIATIONS: dict[str, tuple[str, str]] = {
         "beyond int32 LiteRT converts float to int, which C leaves undefined; ours saturates",
     ),
     "GELU/float32/": ("different", "1 + erf cancels for large negative x; absolute error below 5e-7"),
-    "TFLite_Detection_PostProcess/int8/two_classes_per_detection": (
-        "different",
-        "LiteRT orders equal scores by an unstable partial sort",
-    ),
 }
 
 
