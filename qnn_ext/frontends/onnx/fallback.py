@@ -90,6 +90,8 @@ def convert_with_tvm(node: Node) -> list[relax.Expr]:
         raise UnsupportedOperatorError("mode max is not supported")
     if node.op_type == "TopK":
         _check_top_k(node)
+    if node.op_type in ("ReduceMax", "ReduceMin") and node.dtype(0) == "bool":
+        raise UnsupportedOperatorError("bool data is not supported")
     for name, allowed in _CHOICES.get(node.op_type, {}).items():
         if (found := node.attribute(name, allowed[0])) not in allowed:
             raise node.malformed(f"{name} must be one of {', '.join(allowed)}, found {found!r}")

@@ -9,18 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from .elementwise import Expr
-from .nest import memory
-
-
-def number(value: int) -> Expr:
-    return tirx.const(value, "int32")
-
-
-def variable(value: int) -> Any:
-    """An int32 of a nest, as an array of one element."""
-    created = memory([1])
-    created[0] = number(value)
-    return created
+from .nest import number, variable
 
 
 class Heap:

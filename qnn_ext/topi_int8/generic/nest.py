@@ -30,3 +30,16 @@ def nest(
 def memory(shape: Sequence[int], dtype: str = "int32", scope: str = "local") -> Any:
     """Memory of a nest that is being built: local, for what fits registers, or global."""
     return T.buffer_proxy(T.decl_buffer(list(shape), dtype, scope=scope))
+
+
+def number(value: int) -> Any:
+    """A constant as positions in a nest are."""
+    return tirx.const(value, "int32")
+
+
+def variable(value: int | None = None) -> Any:
+    """An int32 of a nest, as memory of one element: of this value at first, or of none that is known."""
+    created = memory([1])
+    if value is not None:
+        created[0] = number(value)
+    return created

@@ -11,8 +11,8 @@ from tvm.script.ir_builder import tirx as T
 
 from ...numerics import tir
 from .elementwise import Constants, Expr, Operand
-from .heaps import Heap, variable
-from .nest import memory, nest
+from .heaps import Heap
+from .nest import memory, nest, variable
 from .stages import stages
 
 YMIN, XMIN, YMAX, XMAX = range(4)
@@ -52,7 +52,7 @@ def _one_class(row: Expr, boxes: Any, scores: Any, out: Any, least: Expr, overla
     """out[row, :] for one class."""
     count, slots = int(boxes.shape[0]), int(out.shape[1])
     left = memory([count], scope="global")  # in ascending order
-    length, kept, best = (memory([1]) for _ in range(3))
+    length, kept, best = (variable() for _ in range(3))
     length[0] = tirx.const(0, "int32")
     with T.serial(0, count) as i, T.If(scores[row, i] >= least), T.Then():
         left[length[0]] = i

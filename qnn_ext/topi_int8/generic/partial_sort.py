@@ -9,8 +9,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from .elementwise import Constants, Expr, Operand
-from .heaps import Heap, number, variable
-from .nest import memory, nest
+from .heaps import Heap
+from .nest import memory, nest, number, variable
 from .stages import stages
 
 

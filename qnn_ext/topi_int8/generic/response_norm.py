@@ -23,9 +23,8 @@ from .stages import stages
 
 _LANES = 16
 _VECTORS = 8  # side by side: lines of each channel that follow one another in memory
-
-
 _SHARED = 64  # the most values that the power of a vector has in memory
+
 _const = elementary.TIR.const
 
 

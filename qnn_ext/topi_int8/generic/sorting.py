@@ -15,7 +15,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...numerics.tir import is_number
-from .nest import memory, nest
+from .nest import memory, nest, number, variable
 
 Expr = Any
 
@@ -60,7 +60,7 @@ def _along(row: Expr, outer: list[int], axis: int) -> Callable[[Expr], tuple[Exp
     indices: list[Expr] = []
     rest = row
     for size in reversed(outer):
-        divisor = _number(max(size, 1))  # without elements there are no rows
+        divisor = number(max(size, 1))  # without elements there are no rows
         indices.insert(0, tirx.floormod(rest, divisor))
         rest = tirx.floordiv(rest, divisor)
     return lambda position: (*indices[:axis], position, *indices[axis:])
@@ -79,32 +79,24 @@ class _Line:
         self._buffer[self._at(place)] = position
 
 
-def _number(value: int) -> Expr:
-    return tirx.const(value, "int32")
-
-
-def _variable() -> Any:
-    return memory([1])
-
-
 def _by_insertion(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
     """Each element that comes before the last one kept takes its place among those."""
-    kept, place = _variable(), _variable()
-    kept[0] = _number(0)
+    kept, place = variable(), variable()
+    kept[0] = number(0)
     with T.serial(0, length) as position:
         place[0] = kept[0]
         with T.If(kept[0] == count), T.Then(), T.If(is_before(position, out[count - 1])), T.Then():
-            place[0] = _number(count - 1)
+            place[0] = number(count - 1)
         with T.If(place[0] < count), T.Then():
-            last = _variable()
+            last = variable()
             last[0] = place[0]
-            place[0] = _number(0)
+            place[0] = number(0)
             with T.serial(0, last[0]) as other, T.If(tirx.Not(is_before(position, out[other]))), T.Then():
                 place[0] = place[0] + 1
             with T.serial(0, last[0] - place[0]) as moved:
                 out[last[0] - moved] = out[last[0] - moved - 1]
             out[place[0]] = position
-            kept[0] = tirx.min(kept[0] + 1, _number(count))
+            kept[0] = tirx.min(kept[0] + 1, number(count))
 
 
 def _by_heap(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
@@ -118,21 +110,21 @@ def _by_heap(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, c
     with T.serial(0, count) as place:
         out[place] = place
     with T.serial(0, count // 2) as behind:
-        _sift(follows, out, _number(count // 2 - 1) - behind, _number(count))
+        _sift(follows, out, number(count // 2 - 1) - behind, number(count))
     with T.serial(0, length - count) as rest, T.If(is_before(rest + count, out[0])), T.Then():
         out[0] = rest + count
-        _sift(follows, out, _number(0), _number(count))
+        _sift(follows, out, number(0), number(count))
     with T.serial(0, count - 1) as behind:
-        end, last = _number(count - 1) - behind, _variable()
+        end, last = number(count - 1) - behind, variable()
         last[0] = out[end]
         out[end] = out[0]
         out[0] = last[0]
-        _sift(follows, out, _number(0), end)
+        _sift(follows, out, number(0), end)
 
 
 def _sift(follows: Callable[[Expr, Expr], Expr], heap: _Line, place: Expr, size: Expr) -> None:
     """Move the element at `place` of a heap down, until it follows those below it."""
-    moved, hole, child = _variable(), _variable(), _variable()
+    moved, hole, child = variable(), variable(), variable()
     moved[0], hole[0] = heap[place], place
     child[0] = 2 * place + 1
     with T.While(child[0] < size):
@@ -151,26 +143,26 @@ def _sift(follows: Callable[[Expr, Expr], Expr], heap: _Line, place: Expr, size:
 def _by_merging(is_before: Callable[[Expr, Expr], Expr], out: _Line, length: int, count: int) -> None:
     """Runs of 1, 2, 4 … sorted elements are merged in pairs, from one half of a buffer into the other."""
     runs = memory([2, length], scope="global")
-    left, right, takes_right = (_variable() for _ in range(3))
+    left, right, takes_right = (variable() for _ in range(3))
     passes = (length - 1).bit_length()
     with T.serial(0, length) as position:
         runs[0, position] = position
-    with T.serial(0, passes) as number:
-        source = tirx.bitwise_and(number, _number(1))
-        size = tirx.shift_left(_number(1), number)
-        pairs = tirx.shift_right(_number(length - 1), number + 1) + 1
+    with T.serial(0, passes) as done:
+        source = tirx.bitwise_and(done, number(1))
+        size = tirx.shift_left(number(1), done)
+        pairs = tirx.shift_right(number(length - 1), done + 1) + 1
         with T.serial(0, pairs) as pair:
             start = pair * size * 2
-            middle, end = (tirx.min(start + size * many, _number(length)) for many in (1, 2))
+            middle, end = (tirx.min(start + size * many, number(length)) for many in (1, 2))
             left[0], right[0] = start, middle
             with T.serial(0, end - start) as place:
-                takes_right[0] = _number(0)
+                takes_right[0] = number(0)
                 with T.If(right[0] < end), T.Then(), T.If(left[0] < middle):
                     with T.Then():
                         first, second = runs[source, left[0]], runs[source, right[0]]
                         takes_right[0] = is_before(second, first).astype("int32")
                     with T.Else():
-                        takes_right[0] = _number(1)
+                        takes_right[0] = number(1)
                 with T.If(takes_right[0] == 1):
                     with T.Then():
                         runs[1 - source, start + place] = runs[source, right[0]]

@@ -9,7 +9,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from .elementwise import Constants, Operand
-from .nest import memory, nest
+from .nest import nest, variable
 from .stages import stages
 
 
@@ -24,8 +24,7 @@ def _positions(ins: list[Any], outs: list[Any]) -> Any:
     mask, out = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
     length = int(mask.shape[0])
     with IRBuilder() as builder, T.serial(0, 1):  # one statement
-        found = memory([1])
-        found[0] = tirx.const(0, "int32")
+        found = variable(0)
         with T.serial(0, length) as i:
             out[i] = tirx.const(0, "int32")
         with T.serial(0, length) as i, T.If(mask[i]), T.Then():

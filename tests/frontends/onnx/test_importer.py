@@ -330,6 +330,12 @@ def test_casts_to_bfloat16_round(rng, source):
     np.testing.assert_array_equal(found, x.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
+def test_maxima_of_bool_are_refused():
+    """Before version 20, which allows them."""
+    with pytest.raises(UnsupportedOperatorError, match=r"ReduceMax.*bool"):
+        from_onnx(one_node("ReduceMax", {"x": ((2, 2), bool)}, opset=18))
+
+
 @pytest.mark.parametrize("inputs", [["x", ""], [], ["", "x"]])
 @pytest.mark.parametrize("operator", ["Concat", "Add", "MatMul"])
 def test_missing_inputs(operator, inputs):
