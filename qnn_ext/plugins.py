@@ -50,8 +50,8 @@ from .passes.qdq_to_integer.registry import RULES
 from .passes.qdq_to_integer.registry import integer_rule as _integer_rule
 from .passes.qdq_to_integer.tensors import Quantized
 from .topi_int8 import BatchMatmulWorkload, Conv2dWorkload, DenseWorkload, Implementation, strategy
-from .topi_int8.generic.elementwise import Constants, Operand
 from .topi_int8.generic.nest import nest
+from .topi_int8.generic.operands import Constants, Operand
 from .topi_int8.generic.stages import BOUNDED, stages
 
 __all__ = [

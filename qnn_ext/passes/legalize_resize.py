@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 
 from ..op.arguments import data_of
 from ..op.base import dims_of
-from ..topi_int8.generic.elementwise import Expr
+from ..topi_int8.generic.operands import Expr
 from .legalize_moves import OPAQUE, note
 
 _MODES = ("half_pixel", "align_corners")

@@ -40,8 +40,8 @@ from ..topi_int8 import (
 from ..topi_int8.cuda.generic import schedule_generic as schedule_for_gpu
 from ..topi_int8.generic import elementwise
 from ..topi_int8.generic.bounds import bound_of
-from ..topi_int8.generic.elementwise import Constants, Operand
 from ..topi_int8.generic.moves import Moves
+from ..topi_int8.generic.operands import Constants, Operand
 from ..topi_int8.generic.schedule import schedule_generic
 from ..topi_int8.generic.stages import BOUNDED, STAGES
 from ..topi_int8.initial import with_initial

@@ -15,7 +15,8 @@ from qnn_ext.op.evaluate import interpret
 from qnn_ext.passes import canonicalize, fuse, lower
 from qnn_ext.passes.rewrite import op_name
 from qnn_ext.targets.names import make_target
-from qnn_ext.topi_int8.generic.elementwise import RULES, Constants, Operand, elementwise
+from qnn_ext.topi_int8.generic.elementwise import RULES, elementwise
+from qnn_ext.topi_int8.generic.operands import Constants, Operand
 from tests.cases.operators import ROUNDINGS, VARIANTS
 from tests.op.helpers import var
 from tests.passes.modules import compile_and_run, inputs_of, module

@@ -19,7 +19,8 @@ from ...numerics.binary import (
 )
 from ...numerics.multiplier import FixedPoint
 from ...targets.features import current_backend
-from .elementwise import Expr, Operand, Stage, defined, fixed, multiplied_tflite, rescaled, rule, shifted_limit
+from .elementwise import fixed, multiplied_tflite, rescaled, rule
+from .operands import Expr, Operand, Stage, defined, shifted_limit
 
 Sign = Callable[[Expr, Expr], Expr]
 

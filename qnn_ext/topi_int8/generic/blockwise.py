@@ -18,7 +18,7 @@ from ...targets.features import sharing_of
 from ..schedule_util import inline_epilogue, parallel_rows, schedule_root_blocks
 from ..strategy import Implementation, register
 from ..workload import BlockwiseWorkload
-from .elementwise import Constants, Operand
+from .operands import Constants, Operand
 from .stages import stages
 
 Expr = Any

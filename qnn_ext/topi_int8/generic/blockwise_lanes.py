@@ -27,8 +27,8 @@ from ...numerics.annotations import KEEP
 from ...numerics.mlas_blocks import LANES, TILE, WORD, Lanes, folded, lanes_of, total
 from ...numerics.packed import WIDTHS, floats_of, unpack, zero_points
 from ...targets.features import current_backend, multiplies_by
-from .elementwise import Constants, Expr, Operand
 from .nest import nest
+from .operands import Constants, Expr, Operand
 from .stages import stages
 
 SIDE = 16  # rows of the weight in a vector

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .elementwise import Operand
+from .operands import Operand
 
 
 def bound_of(name: str, operands: Sequence[Operand], attributes: Mapping[str, Any]) -> float | None:

@@ -9,7 +9,7 @@ from tvm import te, tirx
 
 from ...module import DIVISOR
 from ...qparams import dtype_range
-from .elementwise import Constants, Expr, Operand
+from .operands import Constants, Expr, Operand
 from .reduce import reduced
 from .stages import stages
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from tvm import tirx
 
 from ...numerics import elementary, tir
-from .elementwise import RULES, Expr, Operand, Stage
+from .elementwise import RULES
+from .operands import Expr, Operand, Stage
 
 FLOAT_RULES: set[str] = set()
 

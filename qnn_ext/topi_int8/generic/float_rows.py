@@ -16,8 +16,8 @@ from ...numerics import elementary, mlas, tir, xnnpack
 from ...numerics.annotations import KEEP
 from ...numerics.float_rows import LANES, PACKET, SQUARES, rounded_squares
 from ...targets.features import current_backend
-from .elementwise import Constants, Expr, Operand
 from .nest import memory, nest
+from .operands import Constants, Expr, Operand
 from .rows import unravel
 from .stages import stages
 

@@ -8,8 +8,8 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from .elementwise import Expr
 from .nest import number, variable
+from .operands import Expr
 
 
 class Heap:

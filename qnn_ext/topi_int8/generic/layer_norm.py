@@ -8,7 +8,7 @@ from ...numerics import fixed_point, tir, tir_gemmlowp
 from ...numerics.annotations import KEEP
 from ...numerics.layer_norm import MEAN_BITS, OUT_BITS, variance_guard
 from ...numerics.tir_gemmlowp import RowStages, i64
-from .elementwise import Constants, Expr, Operand, Stage
+from .operands import Constants, Expr, Operand, Stage
 from .stages import stages
 
 

@@ -16,7 +16,7 @@ from math import inf
 from tvm import te, tirx
 
 from ...numerics import extremes
-from .elementwise import Expr
+from .operands import Expr
 
 MOST_CELLS = 25
 """Larger windows stay reductions."""

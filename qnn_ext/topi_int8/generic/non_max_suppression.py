@@ -10,9 +10,9 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...numerics import tir
-from .elementwise import Constants, Expr, Operand
 from .heaps import Heap
 from .nest import memory, nest, variable
+from .operands import Constants, Expr, Operand
 from .stages import stages
 
 YMIN, XMIN, YMAX, XMAX = range(4)

@@ -8,7 +8,7 @@ from tvm import te, tirx
 from ...numerics import tir
 from ...numerics.normalize import units
 from ...qparams import dtype_range
-from .elementwise import Constants, Expr, Operand
+from .operands import Constants, Expr, Operand
 from .softmax import Rows
 from .stages import stages
 

@@ -8,9 +8,9 @@ from tvm import te
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .elementwise import Constants, Expr, Operand
 from .heaps import Heap
 from .nest import memory, nest, number, variable
+from .operands import Constants, Expr, Operand
 from .stages import stages
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import te, tirx
 
 from ...numerics import tir
-from .elementwise import Constants, Expr, Operand, Stage
+from .operands import Constants, Expr, Operand, Stage
 from .stages import stages
 
 

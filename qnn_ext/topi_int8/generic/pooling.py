@@ -7,7 +7,7 @@ from tvm import te, tirx
 
 from ...numerics import fixed_point, float_multiplier, tir
 from ...numerics.windows import window_counts
-from .elementwise import Constants, Expr, Operand, Stage
+from .operands import Constants, Expr, Operand, Stage
 from .stages import stages
 
 

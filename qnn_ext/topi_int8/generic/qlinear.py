@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ...numerics import tir
-from .elementwise import Expr, Operand, Stage, defined, rule, shifted_limit
+from .elementwise import rule
+from .operands import Expr, Operand, Stage, defined, shifted_limit
 
 
 @rule("qnn.qlinear_add")

@@ -6,7 +6,7 @@ from tvm import te, tirx
 
 from ...numerics import tir
 from ...numerics.windows import pooled_cells
-from .elementwise import Constants, Expr, Operand, Stage
+from .operands import Constants, Expr, Operand, Stage
 from .pool_sum import pool_sum
 from .stages import stages
 

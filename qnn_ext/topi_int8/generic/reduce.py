@@ -11,7 +11,8 @@ from tvm import te, tirx
 from ...numerics import float_multiplier, tir
 from ...numerics.multiplier import mean_multiplier
 from ...qparams import dtype_range
-from .elementwise import Constants, Expr, Operand, Stage, fixed, rescaled
+from .elementwise import fixed, rescaled
+from .operands import Constants, Expr, Operand, Stage
 from .stages import StageRule, stages
 
 

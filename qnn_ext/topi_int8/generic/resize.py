@@ -22,8 +22,8 @@ from ...numerics.annotations import KEEP
 from ...numerics.taps import FRACTION_BITS, Taps, bilinear_taps
 from ...qparams import dtype_range
 from ...targets.features import current_backend
-from .elementwise import Constants, Expr, Operand
 from .nest import memory, nest
+from .operands import Constants, Expr, Operand
 from .stages import stages
 
 FLOAT32_HOLDS = ("uint16", "int16")  # integer types of which float32 represents every value

@@ -16,8 +16,8 @@ from tvm.script.ir_builder import tirx as T
 
 from ...numerics import eigen, elementary, tir
 from ...targets.features import current_backend
-from .elementwise import Constants, Expr, Operand
 from .nest import memory, nest
+from .operands import Constants, Expr, Operand
 from .rows import unravel
 from .stages import stages
 

@@ -6,7 +6,8 @@ from tvm import tirx
 
 from ...numerics import tir
 from ...qparams import dtype_range
-from .elementwise import Expr, Operand, Stage, rule
+from .elementwise import rule
+from .operands import Expr, Operand, Stage
 
 CODES = {1: "int8", 2: "uint8", 3: "int32"}  # as op.simulated.DTYPE_CODES
 

@@ -15,7 +15,7 @@ from ...numerics import gemmlowp, softmax, tir, tir_gemmlowp
 from ...numerics.multiplier import fixed_point
 from ...numerics.tir_gemmlowp import RowStages, i64
 from ...qparams import dtype_range
-from .elementwise import Constants, Expr, Operand
+from .operands import Constants, Expr, Operand
 from .softmax_rows import rows_together, softmax_rows
 from .stages import stages
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tvm import te
 
-from .elementwise import Constants, Operand
+from .operands import Constants, Operand
 from .sums import row_sum, window_sum
 
 StageRule = Callable[..., te.Tensor]

@@ -8,8 +8,8 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .elementwise import Constants, Operand
 from .nest import nest, variable
+from .operands import Constants, Operand
 from .stages import stages
 
 

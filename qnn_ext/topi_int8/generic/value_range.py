@@ -13,7 +13,7 @@ from tvm import te, tirx
 
 from ...numerics.extremes import smallest
 from ..schedule_util import largest_divisor
-from .elementwise import Constants, Operand
+from .operands import Constants, Operand
 from .stages import stages
 
 LANES = 64  # extremes side by side, in several registers

@@ -14,8 +14,8 @@ from tvm.script.ir_builder import tirx as T
 from ...numerics.winograd import Form, Numbers, form_for_data, form_for_products
 from ...numerics.winograd import Transform as FormTransform
 from ...targets.features import current_backend
-from .elementwise import Constants, Expr, Operand
 from .nest import nest
+from .operands import Constants, Expr, Operand
 from .stages import stages
 
 LANES = (16, 8, 4)
