@@ -12,7 +12,7 @@ from .avg_pool2d import pool_output_size
 from .base import Shape, TensorInfo, check_dtype, check_qparams, define, export_to_script
 from .traits import Data, Kind, Traits
 
-DTYPES = ("int8", "uint8", "int16")
+DTYPES = ("int8", "uint8", "int16", "uint16")
 
 
 def pooled_size(
@@ -103,8 +103,8 @@ def pool_sum(
 ) -> relax.Call:
     """y = Σ f32(data − zero_point)·scale over windows, added in float32 from the first cell of a window to the last.
 
-    data:    int8, uint8 or int16, channels last: (N, spatial…, C) with any number of spatial dimensions; scale (float)
-             and zero_point (int32): scalars
+    data:    int8, uint8, int16 or uint16, channels last: (N, spatial…, C), with any number of spatial dimensions; scale
+             (float) and zero_point (int32): scalars
     padding: all beginnings, then all ends; stands for real 0.0, as do cells that `ceil_mode` reaches
 
     Raises ShapeError. Source: avg_pool2d of PyTorch and ONNX Runtime.

@@ -4,6 +4,7 @@
     layer_norm of rows of two to seven elements                              →  the same
     rms_norm                                                                 →  qnn.rms_norm
     sum and mean over the last axes, global average pooling                  →  qnn.lane_sum
+    the same over axes between others                                        →  sums of four elements, added up
     instance_norm                                                            →  qnn.lane_norm
     group_norm                                                               →  its definition in ONNX, with lane_sum
     log, sin, cos, the latter of small numbers                               →  qnn.float_function
@@ -27,9 +28,10 @@ from .. import op as qnn
 from ..numerics.eigen import LARGEST
 from ..op.arguments import data_of
 from ..op.base import constant, constant_value, shape_of
-from ..op.compound import reshape
+from ..op.compound import permute, reshape
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
+from .blocked_sums import by_fours
 from .bodies import every_binding, with_bodies
 from .layout.forms import static_shape
 from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_of, with_main
@@ -221,16 +223,47 @@ def _is_of_function(summand: Any) -> bool:
 
 
 def _summed(call: relax.Call, emit: Emit, aligned: bool) -> relax.Expr | None:
-    """The same over the last axes."""
+    """The same over the last axes, or over axes between others."""
     data = data_of(call)
     shape = static_shape(data)
     if shape is None or str(data.ty.dtype) != "float32" or 0 in shape:
         return None
-    axes = range(len(shape)) if call.attrs.axis is None else {int(axis) % len(shape) for axis in call.attrs.axis}
-    count, kept = prod(shape[axis] for axis in axes), [axis for axis in range(len(shape)) if axis not in axes]
-    if count < 2 or any(axis < last for last in kept[-1:] for axis in axes if shape[axis] > 1):
+    axes = summed_axes(call)
+    parts = parts_of_sum([(shape[axis], axis in axes) for axis in range(len(shape))])
+    if parts is None or (parts[0] == 1 and parts[2] > 1):
         return None
-    total = emit(qnn.lane_sum(reshape(data, (*(shape[axis] for axis in kept), count), emit), aligned))
+    total = added(data, parts, emit, aligned)
     if op_name(call) == "mean":
-        total = emit(relax.op.divide(total, constant(np.float32(count))))
+        total = emit(relax.op.divide(total, constant(np.float32(parts[1]))))
     return reshape(total, shape_of(call), emit)
+
+
+def summed_axes(call: relax.Call) -> set[int]:
+    """The axes of a sum or mean."""
+    rank = len(shape_of(data_of(call)))
+    return set(range(rank)) if call.attrs.axis is None else {int(axis) % rank for axis in call.attrs.axis}
+
+
+def parts_of_sum(sizes: Sequence[tuple[int, bool]]) -> tuple[int, int, int] | None:
+    """The numbers of elements along the axes in front of summed ones, along these, and behind them; None if they lie on
+    both sides of others, or there is nothing to add up.
+
+    sizes: of each axis, and whether it is summed
+    """
+    counted = [(size, is_summed) for size, is_summed in sizes if size > 1]
+    places = [place for place, (_, is_summed) in enumerate(counted) if is_summed]
+    if not places or places[-1] - places[0] >= len(places):
+        return None
+    parts = counted[: places[0]], counted[places[0] : places[-1] + 1], counted[places[-1] + 1 :]
+    before, count, behind = (prod(size for size, _ in part) for part in parts)
+    return before, count, behind
+
+
+def added(values: relax.Expr, parts: tuple[int, int, int], emit: Emit, aligned: bool = True) -> relax.Expr:
+    """Their sums as ONNX Runtime's ReduceSum adds them up: along the last axes in lanes, and in batches between others
+    four by four, as the product of a row of ones and a matrix."""
+    before, count, behind = parts
+    if behind == 1:
+        return emit(qnn.lane_sum(reshape(values, (before, count), emit), aligned))
+    rows = permute(reshape(values, parts, emit), [1, 0, 2], emit)  # of no batch: their sums are in order
+    return by_fours(rows, 0, count, emit)

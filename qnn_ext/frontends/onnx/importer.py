@@ -20,6 +20,7 @@ from ...op.folding import known_value
 from ...passes.blocked_sums import ask_for_blocks
 from ...passes.blockwise import keep_packed
 from ...passes.float_weights import TRANSPOSED, round_float_weights
+from ...passes.onnxruntime_means import onnxruntime_means
 from ...passes.onnxruntime_rows import onnxruntime_rows, quantizes, with_marks, without_marks
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
@@ -58,8 +59,9 @@ from .shapes import InputShapes, fixing_hint
 from .tensors import FLOAT8, HELD_AS, KEEP_TYPES
 
 _MOST_NESTED = 32  # graphs within graphs
-_NORMS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm")
-_IN_FLOAT = (*_NORMS, *TRANSPOSED)  # of quantized tensors, by ONNX Runtime
+_NORMS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "nn.group_norm")
+_IN_FLOAT = (*_NORMS, *TRANSPOSED, "nn.log_softmax")  # of quantized tensors, by ONNX Runtime
+_WIDE_IN_FLOAT = ("nn.softmax",)
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 
@@ -119,7 +121,7 @@ def _import(
 
 def _as_in_onnxruntime(mod: IRModule) -> tuple[IRModule, tuple[FloatNote, ...]]:
     """A QDQ graph in integers where ONNX Runtime computes with them, and in its order of float sums elsewhere."""
-    mod, notes = qdq_to_integer(round_float_weights(mod), _IN_FLOAT)
+    mod, notes = qdq_to_integer(onnxruntime_means(round_float_weights(mod)), _IN_FLOAT, wide=_WIDE_IN_FLOAT)
     return ask_for_blocks(onnxruntime_rows(mod)) if quantizes(mod) else without_marks(mod), notes
 
 

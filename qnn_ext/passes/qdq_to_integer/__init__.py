@@ -30,11 +30,12 @@ for _module in pkgutil.iter_modules(__path__):
 
 
 def qdq_to_integer(
-    mod: IRModule, in_float: Container[str] = (), rounds_biases: bool = True
+    mod: IRModule, in_float: Container[str] = (), rounds_biases: bool = True, wide: Container[str] = ()
 ) -> tuple[IRModule, tuple[FloatNote, ...]]:
     """`mod` with integer operators wherever there is a rule, and a note for every operator that stays in float.
 
     in_float: operators that the framework computes in float, whose bits a rule would not give
+    wide: the same where data or results have more than 8 bits
     rounds_biases: whether float biases of products whose results are quantized become integers, as in ONNX Runtime
 
     `main` is a straight line of dataflow bindings. Functions without qnn.quantize and qnn.dequantize stay unchanged.
@@ -43,9 +44,11 @@ def qdq_to_integer(
     inner: list[FloatNote] = []
 
     def convert(body: IRModule) -> IRModule:
-        converted, found = qdq_to_integer(body, in_float, rounds_biases)
+        converted, found = qdq_to_integer(body, in_float, rounds_biases, wide)
         inner.extend(found)
         return converted
 
-    mod, notes = Walker(hoist_quantize(channels_first(mod) if is_qdq(mod) else mod), in_float, rounds_biases).run()
+    mod, notes = Walker(
+        hoist_quantize(channels_first(mod) if is_qdq(mod) else mod), in_float, rounds_biases, wide
+    ).run()
     return with_bodies(mod, convert), (*notes, *inner)

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import IRModule, relax
 
 from ...module import FloatNote
-from ...op.arguments import factors_of
+from ...op.arguments import data_of, factors_of
 from ..float_weights import TRANSPOSED
 from ..onnxruntime_rows import MARKS
 from ..rewrite import Rebuild, bindings_of, op_name
@@ -25,12 +25,14 @@ def is_qdq(mod: IRModule) -> bool:
 class Walker:
     """One walk over `main`."""
 
-    def __init__(self, mod: IRModule, in_float: Container[str] = (), rounds_biases: bool = True) -> None:
+    def __init__(
+        self, mod: IRModule, in_float: Container[str] = (), rounds_biases: bool = True, wide: Container[str] = ()
+    ) -> None:
         self._mod = mod
         self._new = Rebuild(mod["main"])
         self._carried = Carried(self._new, rounds_biases)
         self._notes: list[FloatNote] = []
-        self._in_float = in_float
+        self._in_float, self._wide = in_float, wide
         self._marked = frozenset(map(str, (mod["main"].attrs or {}).get(MARKS) or ()))
 
     def run(self) -> tuple[IRModule, tuple[FloatNote, ...]]:
@@ -62,7 +64,15 @@ class Walker:
     def _stays_float(self, value: Any, var: Any) -> bool:
         """Whether the framework computes it in float: the operator wherever it is, or this product."""
         name = op_name(value)
-        return name in self._in_float or (name == "matmul" and var.name in self._marked)
+        if name in self._in_float or (name == "matmul" and var.name in self._marked):
+            return True
+        return name in self._wide and not self._is_of_bytes(value, var)
+
+    def _is_of_bytes(self, value: Any, var: Any) -> bool:
+        """Whether its data and its result are quantized to 8 bits."""
+        data, quantize = self._carried.known(data_of(value)), self._carried.quantize_behind(var)
+        dtypes = {getattr(data, "dtype", None), quantize and quantize.out_dtype}
+        return dtypes <= {"int8", "uint8"}
 
     def _note(self, value: Any, var: Any, reason: str | None) -> None:
         name = op_name(value)

@@ -1,0 +1,172 @@
+"""Sums and means of dequantized tensors in ONNX models, added up in the orders of ONNX Runtime, which takes them of
+floats.
+
+    over axes in front of others                     →  qnn.pool_sum, one element after another
+    the same in batches, (N, summed, C)              →  elements four by four, as a row of ones times a matrix
+    over the last axes, if it has more than 8 bits   →  qnn.lane_sum
+
+Where it is quantized to 8 bits, the sum of 8 bits over the last axes stays: integers add it up, and differ only if the
+mean is within a float's last bits of the midpoint between two steps.
+
+Images lie channels last where ONNX Runtime's integer convolutions write them, and stay so up to the next one. A mean
+over the pixels between two such convolutions, as in squeeze-and-excitation, is thus one over axes in front of the
+channels. At the end of the integers ONNX Runtime has moved the channels to the front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+
+from .. import op as qnn
+from ..op.arguments import data_of, factors_of
+from ..op.base import constant, constant_value, shape_of
+from ..op.compound import permute, reshape
+from ..op.pool_sum import DTYPES
+from ..op.relax_table import traits_of
+from ..op.traits import Kind
+from .bodies import with_bodies
+from .layout.forms import static_shape
+from .onnxruntime_rows import MARKS, added, parts_of_sum, summed_axes
+from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite, variables_of
+
+_CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
+_THROUGH = (Kind.POINTWISE, Kind.JOIN, Kind.SUM, Kind.SELECTION)
+
+
+def onnxruntime_means(mod: IRModule) -> IRModule:
+    """`mod`, a QDQ graph, with such sums, in the bodies of loops too."""
+    return with_bodies(_in_order(mod), onnxruntime_means)
+
+
+def _in_order(mod: IRModule) -> IRModule:
+    graph = _Graph(mod)
+    chosen = {var for var, value in graph.values.items() if graph.adds_dequantized(value)}
+    if not chosen:
+        return mod
+    variables = iter(graph.values)
+    dequantized: dict[Any, relax.Call] = {}
+
+    def rule(expr: relax.Expr, emit: Emit) -> relax.Expr | None:
+        var = next(variables)
+        if op_name(expr) == "qnn.dequantize":
+            dequantized[var] = expr
+        return _added(expr, var, dequantized[data_of(graph.values[var])], graph, emit) if var in chosen else None
+
+    return rewrite(mod, rule)
+
+
+def _added(call: relax.Call, var: Any, dequantize: relax.Call, graph: _Graph, emit: Emit) -> relax.Expr | None:
+    """The sum or mean in ONNX Runtime's order; None if integers add it up, or float32 in any order."""
+    shape, axes = shape_of(data_of(call)), summed_axes(call)
+    rank = len(shape)
+    order = [0, *range(2, rank), 1] if graph.is_channels_last(var, axes) else list(range(rank))
+    parts = parts_of_sum([(shape[axis], axis in axes) for axis in order])
+    if parts is None or (parts[2] == 1 and graph.stays_in_bytes(var)):
+        return None
+    if parts[2] == 1 or parts[0] > 1:
+        total = added(permute(data_of(call), order, emit), parts, emit, aligned=not graph.is_global_average(var))
+    elif _stores_few_bits(dequantize):
+        stored, *parameters = dequantize.args
+        stored = permute(stored, order, emit)
+        if [axis in axes for axis in order] != [False, *[True] * (rank - 2), False]:
+            stored = reshape(stored, parts, emit)
+        window = shape_of(stored)[1:-1]
+        total = emit(
+            qnn.pool_sum(stored, parameters[0], parameters[1], window, (1,) * len(window), (0,) * 2 * len(window))
+        )
+    else:
+        return None
+    if op_name(call) == "mean":
+        total = emit(relax.op.divide(total, constant(np.float32(parts[1]))))
+    total = reshape(total, [1 if axis in axes else shape[axis] for axis in order], emit)
+    return reshape(permute(total, [order.index(axis) for axis in range(rank)], emit), shape_of(call), emit)
+
+
+def _stores_few_bits(dequantize: relax.Call) -> bool:
+    """Whether `qnn.pool_sum` takes what is dequantized: integers of few bits with one constant scale."""
+    data, *parameters = dequantize.args
+    return str(data.ty.dtype) in DTYPES and all(
+        (known := constant_value(parameter)) is not None and known.size == 1 for parameter in parameters
+    )
+
+
+class _Graph:
+    """What is in front of the variables of `main` and behind them."""
+
+    def __init__(self, mod: IRModule) -> None:
+        self._bindings = bindings_of(mod["main"])
+        self._readers = consumers(mod["main"], self._bindings)
+        self._marked = frozenset(map(str, (mod["main"].attrs or {}).get(MARKS) or ()))
+        self.values = {binding.var: binding.value for binding in self._bindings}
+        self._known: set[Any] = set()  # what is computed from constants, such as biases
+        for var, value in self.values.items():
+            if all(one in self._known for one in variables_of(value)):
+                self._known.add(var)
+
+    def adds_dequantized(self, call: Any) -> bool:
+        """Whether it adds up dequantized values."""
+        if op_name(call) not in ("sum", "mean") or static_shape(data_of(call)) is None or 0 in shape_of(data_of(call)):
+            return False
+        return op_name(self.values.get(data_of(call))) == "qnn.dequantize"
+
+    def is_global_average(self, var: Any) -> bool:
+        """Whether it is ONNX's GlobalAveragePool."""
+        return op_name(self.values[var]) == "mean" and var.name in self._marked
+
+    def stays_in_bytes(self, var: Any) -> bool:
+        """Whether dequantized bytes are added up, and quantized to bytes at once."""
+        reader = only_reader(var, self._readers, self._bindings)
+        if reader is None or op_name(reader.value) != "qnn.quantize":
+            return False
+        dequantize = self.values[data_of(self.values[var])]
+        return {str(one.ty.dtype) for one in (dequantize.args[0], reader.var)} <= {"int8", "uint8"}
+
+    def is_channels_last(self, var: Any, axes: Collection[int]) -> bool:
+        """Whether ONNX Runtime takes this mean over the pixels of images whose channels are last: those of an integer
+        convolution that it computes for another."""
+        rank = len(shape_of(data_of(self.values[var])))
+        if self.is_global_average(var) or rank < 3 or set(axes) != set(range(2, rank)) or len(shape_of(var)) != rank:
+            return False
+        return self._follows_convolutions(data_of(self.values[var])) and self._leads_to_convolution(var)
+
+    def _follows_convolutions(self, var: Any) -> bool:
+        """Whether all images that it is computed from are results of integer convolutions."""
+        seen, pending = {var}, [var]
+        while pending:
+            current = pending.pop()
+            value = self.values.get(current)
+            if value is None:
+                return False
+            if self._is_convolution(value) or current in self._known:
+                continue
+            if traits_of(value).kind not in _THROUGH:
+                return False
+            more = [one for one in variables_of(value) if one not in seen]
+            seen.update(more)
+            pending += more
+        return True
+
+    def _leads_to_convolution(self, var: Any) -> bool:
+        """Whether an integer convolution is computed from it."""
+        seen, pending = {var}, [var]
+        while pending:
+            for place in self._readers[pending.pop()]:
+                reader = self._bindings[place] if place < len(self._bindings) else None
+                if reader is None or reader.var in seen:
+                    continue
+                seen.add(reader.var)
+                if self._is_convolution(reader.value):
+                    return True
+                if traits_of(reader.value).kind in _THROUGH:
+                    pending.append(reader.var)
+        return False
+
+    def _is_convolution(self, call: Any) -> bool:
+        """Whether it is one of dequantized data and weights."""
+        if op_name(call) not in _CONVOLUTIONS:
+            return False
+        return all(op_name(self.values.get(factor)) == "qnn.dequantize" for factor in factors_of(call))
