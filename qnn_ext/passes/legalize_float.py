@@ -26,6 +26,7 @@ from ..topi_int8.generic.extreme_position import (
     searched_position,
 )
 from ..topi_int8.generic.reduce import reduced
+from ..topi_int8.generic.row_extremes import has_vectors, row_extremes
 from ..topi_int8.generic.running_sum import running_sum
 from . import legalize_float_products as products
 from . import legalize_moves as moves
@@ -148,8 +149,12 @@ def _is_float(call: relax.Call) -> bool:
 def _along_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     """Replaces TVM's own, which starts at the lowest finite number and so never finds −∞."""
     data = data_of(call)
-    ndim = len(shape_of(data))
+    shape = shape_of(data)
+    ndim = len(shape)
     axes = range(ndim) if call.attrs.axis is None else sorted({int(axis) % ndim for axis in call.attrs.axis})
+    length = prod(shape[axis] for axis in axes)
+    if list(axes) == list(range(ndim - len(axes), ndim)) and has_vectors(str(data.ty.dtype), length):
+        return _of_rows(builder, call, length)
     combine = extremes.largest if str(call.op.name) == "relax.max" else extremes.smallest
     keepdims, dtype, name = bool(call.attrs.keepdims), str(call.ty.dtype), str(call.op.name).removeprefix("relax.")
 
@@ -157,6 +162,14 @@ def _along_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return reduced(x, tuple(axes), keepdims, combine, dtype, name)
 
     return builder.call_te(compute, data, primfunc_name_hint=name) if axes else data
+
+
+def _of_rows(builder: relax.BlockBuilder, call: relax.Call, length: int) -> relax.Expr:
+    """A maximum or minimum along the last axes, which have so many elements."""
+    data, name = data_of(call), str(call.op.name).removeprefix("relax.")
+    rows = builder.emit(builder.call_te(topi.reshape, data, (prod(shape_of(data)) // length, length)))
+    found = builder.call_te(row_extremes, rows, name == "max", primfunc_name_hint=name)
+    return builder.call_te(topi.reshape, builder.emit(found), shape_of(call))
 
 
 def _floor_mod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
