@@ -43,6 +43,8 @@ def without_blocks(program: Any, source: str) -> tuple[Any, dict[str, FloatBlock
     if not found:
         return program, {}
     module = copy.deepcopy(program.graph_module)
+    for node, original in zip(module.graph.nodes, program.graph.nodes, strict=True):
+        node.name = original.name  # the copy renames what is called as a function of Python's is, such as `input`
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     mode = detect_fake_mode([node.meta.get("val") for node in places])
     state = dict(program.state_dict)

@@ -143,6 +143,16 @@ def test_floats_of_4_bits(dynamic):
     assert type(program.state_dict["layer.weight"]).__name__ == "NVFP4Tensor"  # the caller's program stays
 
 
+def test_an_input_called_as_a_function_of_python_s():
+    """`input`, as that of Sequential and of many layers: copies of a graph give such nodes other names."""
+    config = pytest.importorskip("torchao.prototype.mx_formats").NVFP4WeightOnlyConfig()
+    network, x = nn.Sequential(nn.Linear(64, 48)).eval(), torch.randn(3, 64)
+    quantize_(network, config)
+    module = qnn_ext.from_pytorch(torch.export.export(network, (x,)))
+    assert [port.name for port in module.inputs] == ["input"]
+    assert "R.qnn.blockwise_dense" in module.script()
+
+
 @pytest.mark.parametrize(
     "change",
     [
