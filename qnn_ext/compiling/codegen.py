@@ -10,7 +10,7 @@ from tvm.relax.backend.cuda import pipeline as cuda_pipeline
 from tvm.s_tir.pipeline import default_s_tir_pipeline
 from tvm.target import Target
 
-from ..numerics.miscompiled import without_cancellation, without_truth_values
+from ..numerics.miscompiled import without_cancellation, without_truth_values, without_unread
 from ..op.base import shape_of
 from ..passes.empties import is_empty
 from ..running import gpu_runtime
@@ -82,7 +82,7 @@ tirx.register_tir_pipeline(PIPELINE, _pipeline)
 
 def _begin(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:
     begun = lowering_of(function.attrs["target"]).begin(function)
-    return hidden(begun.with_body(without_truth_values(without_cancellation(begun.body))))
+    return hidden(begun.with_body(without_truth_values(without_cancellation(without_unread(begun.body)))))
 
 
 def _finish(function: tirx.PrimFunc, mod: tvm.IRModule, context: Any) -> tirx.PrimFunc:

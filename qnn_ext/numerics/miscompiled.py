@@ -12,6 +12,10 @@ becomes x, which drops the rounding, x − x becomes 0 and x = x true, which the
 operands where one is read back from its bits, which costs nothing: LLVM puts the two casts together.
 
 **Comparisons of truth values.** TVM's code generation compares them as floats, which LLVM refuses.
+
+**Values that nothing reads.** TVM's simplifier finds constants, such as a quotient that is always 0, behind `let`s
+whose variables they no longer read. The vectorizer takes such a `let` for a scalar, although its value has lanes, and
+fails.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.sym import Analyzer
+from tvm.tirx.analysis import undefined_vars
 
 _MOST = 1 << 29  # bound of values, whose product with the factor stays below 2^63
 _SURPLUS = 11
@@ -83,6 +88,15 @@ _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 def without_truth_values(body: tirx.Stmt) -> tirx.Stmt:
     """The statement with truth values compared as integers."""
     return tvm_ffi.structural_map(body, [(kind, _of_integers) for kind in _COMPARISONS])
+
+
+def without_unread(body: tirx.Stmt) -> tirx.Stmt:
+    """The statement without the `let`s of expressions whose variables nothing reads."""
+    return tvm_ffi.structural_map(body, (tirx.Let, lambda let: let if _reads(let.body, let.var) else let.body))
+
+
+def _reads(value: Any, var: tirx.Var) -> bool:
+    return any(var.same_as(free) for free in undefined_vars(value))
 
 
 def _of_integers(node: Any) -> Any:

@@ -185,3 +185,19 @@ def test_broadcast_sums_of_16_bits_take_the_reference_kernel(rng):
     model = sums(FINE[0], one, two)
     (expected,) = invoke(model, [[one, two]], "default", False)[0]
     np.testing.assert_array_equal(Interpreter(from_tflite(model))(one, two), expected)
+
+
+def test_a_difference_too_small_for_its_scale(rng):
+    """Attention's mask in BERT, 1 − mask, has the scale of what it is multiplied by, −10000: it is 0 whatever the mask,
+    which TVM's simplifier finds."""
+    pytest.importorskip("ai_edge_litert", reason="models are built with ai-edge-litert")
+    graph, unit, large = Graph(), Q(1 / 255, -128), Q(10000 / 255, 127)
+    mask = graph.input((1, 96), "float32")
+    quantized = graph.tensor((1, 96), "int8", unit)
+    graph.op("QUANTIZE", [mask], [quantized])
+    difference, result = graph.tensor((1, 96), "int8", large), graph.output((1, 96), "int8", large)
+    graph.op("SUB", [graph.const(np.array([127]), "int8", unit), quantized], [difference])
+    graph.op("MUL", [difference, graph.const(np.array([-128]), "int8", large)], [result])
+    model, data = graph.build(), rng.random((1, 96), np.float32)
+    ((expected,),) = invoke(model, [[data]], "default", False)
+    np.testing.assert_array_equal(qnn_ext.build(from_tflite(model), num_threads=1)(data), expected)
