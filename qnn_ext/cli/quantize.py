@@ -20,6 +20,7 @@ from ..module import QnnModule
 from ..op.base import constant_value
 from ..passes.bodies import every_binding
 from ..passes.rewrite import operands
+from ..quantize.accuracy import Accuracy
 from ..quantize.analysis import Analysis, analyze
 from ..quantize.config import QConfig, replace_fields
 from ..quantize.control import KEEP, control_accuracy
@@ -289,6 +290,8 @@ def quantize(
         written.append(report / "page.html")
     about_ranges = (str(warning.message) for warning in caught if issubclass(warning.category, QuantizationWarning))
     shown = list(dict.fromkeys(about_ranges))
+    with progress.stages("measuring accuracy"):
+        accuracy = done.measured(engine if library is None and target == "native" else None)
     summary = {
         "model": str(model),
         "output": str(output),
@@ -299,6 +302,7 @@ def quantize(
         "notes": [note_data(note) for note in done.result.notes],
         "warnings": shown,
         "written": [str(path) for path in written],
+        "accuracy": None if accuracy is None else accuracy.to_json(),
         "analysis": None if analysis is None else to_json(analysis),
         "search": None if search is None else search_to_json(search),
         "library": None if library is None else library.summary(),
@@ -310,7 +314,7 @@ def quantize(
     if as_json:
         print_json(summary)
     else:
-        _print(out(aside=str(output) == "-"), summary, analysis, search)
+        _print(out(aside=str(output) == "-"), summary, accuracy, analysis, search)
 
 
 # ---- the configuration -------------------------------------------------------------------------------------------
@@ -420,27 +424,31 @@ def _constants(module: QnnModule) -> int:
 def _coverage(module: QnnModule) -> dict[str, Any]:
     found = coverage(module)
     in_float = [{"layer": one.layer, "operator": one.operator, "macs": one.macs} for one in found.in_float]
-    return {"macs": found.macs, "integer_share": found.share, "in_float": in_float}
+    shares = {"integer_share": found.share, "share_in_8_bits": found.share_in_8_bits}
+    return {"macs": found.macs, **shares, "in_float": in_float}
 
 
 # ---- what is shown -----------------------------------------------------------------------------------------------
 
 
 def _print(
-    console: Console, summary: dict[str, Any], analysis: Analysis | None, search: SearchReport | None = None
+    console: Console,
+    summary: dict[str, Any],
+    accuracy: Accuracy | None,
+    analysis: Analysis | None,
+    search: SearchReport | None,
 ) -> None:
-    share = f"{100 * summary['integer_share']:.2f}".rstrip("0").rstrip(".")
+    share, narrow = (_percent(summary[name]) for name in ("integer_share", "share_in_8_bits"))
+    macs = f"{share} of {count_text(summary['macs'])} MAC in integers, {narrow} in 8 bits"
     console.print(
         f"{summary['model']} → {summary['output']}: {bytes_text(summary['bytes'])}, {summary['seconds']:.1f} s",
         markup=False,
     )
     if summary["weights"] is None:
-        console.print(
-            f"{summary['sites']} tensors quantized, {share} % of {count_text(summary['macs'])} MAC in integers"
-        )
+        console.print(f"{summary['sites']} tensors quantized, {macs}")
     else:
         sizes = [bytes_text(summary["weights"][when]) for when in ("before", "after")]
-        console.print(f"weights {' → '.join(sizes)}, {share} % of {count_text(summary['macs'])} MAC in integers")
+        console.print(f"weights {' → '.join(sizes)}, {macs}")
     if summary["perplexity"] is not None:
         before, after = (summary["perplexity"][when] for when in ("before", "after"))
         console.print(f"perplexity {before:.4g} → {after:.4g}")
@@ -454,9 +462,17 @@ def _print(
         _print_search(console, search)
     if analysis is not None:
         _print_analysis(console, analysis)
+    if accuracy is not None:
+        for name, found in accuracy.outputs.items():
+            console.print(f"{name}: {decibel(found.sqnr)}, cosine {found.cosine:.6f}", markup=False)
+        console.print(f"measured on {accuracy.samples} of the batches it was quantized with")
     shown = [path for path in summary["written"] if not path.endswith(".png")]
     if shown:
         console.print(f"written: {', '.join(shown)}", markup=False)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}".rstrip("0").rstrip(".") + " %"
 
 
 def _print_search(console: Console, search: SearchReport) -> None:
@@ -470,8 +486,6 @@ def _print_search(console: Console, search: SearchReport) -> None:
 
 
 def _print_analysis(console: Console, analysis: Analysis) -> None:
-    for name, found in analysis.outputs.items():
-        console.print(f"{name}: {decibel(found.sqnr)}, cosine {found.cosine:.6f}", markup=False)
     table = Table(title="layers that cost most when quantized alone", title_justify="left")
     for header in ("layer", "operator"):
         table.add_column(header, overflow="fold")

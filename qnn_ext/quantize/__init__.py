@@ -6,6 +6,7 @@
 The stages of `quantize`, each of which can be called separately: fold → annotate → calibrate → realize.
 """
 
+from .accuracy import Accuracy
 from .analysis import analyze
 from .annotate import Site, annotate, sites
 from .balance import balance
@@ -28,6 +29,7 @@ from .stages import Stages, stages
 from .table import CalibrationTable, fingerprint
 
 __all__ = [
+    "Accuracy",
     "Batches",
     "CalibrationTable",
     "Controlled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from ..module import QnnModule
 from .config import QConfig
 from .control import control_accuracy
 from .judge import Metric
-from .stages import TableLike, stages
+from .stages import Stages, TableLike, stages
 
 
 def quantize(
@@ -38,7 +39,7 @@ def quantize(
     dataset:  to calibrate on, as `dataset.batches` takes it: arrays, iterables of them, a loader, a file, a folder
     config:   default: that of the innermost `with qconfig(...)`, else QConfig()
     table:    ranges to use instead of calibrating: a CalibrationTable or the path of one
-    progress: show a progress bar
+    progress: show a progress bar, then `Stages.accuracy` in one line
 
     With a goal, settings and layers in 16 bits or float are searched until the model is accurate enough:
     validation_data: what accuracy is measured on, as `dataset`; None: the same data, of which a fourth does not
@@ -60,7 +61,7 @@ def quantize(
             raise QuantizationError("validation_data are for a search: give min_sqnr, or metric with max_drop")
         if drop_type != "absolute":
             raise QuantizationError("drop_type says what max_drop is: give metric with max_drop")
-        return stages(mod, params, dataset, config, table, progress).result
+        return _told(stages(mod, params, dataset, config, table, progress), progress)
     if table is not None:
         raise QuantizationError("a search for accuracy calibrates for itself: give a dataset instead of a table")
     found = control_accuracy(
@@ -76,4 +77,11 @@ def quantize(
         work=work,
         progress=progress,
     )
-    return found.stages.result
+    return _told(found.stages, progress)
+
+
+def _told(done: Stages, progress: bool) -> QnnModule:
+    """The result, with its accuracy on stderr if `progress`."""
+    if progress and done.accuracy is not None:
+        print(done.accuracy.summary, file=sys.stderr)
+    return done.result

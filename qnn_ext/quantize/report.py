@@ -64,7 +64,7 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
     sites = [{**asdict(replace(site, counts=np.empty(0), edges=np.empty(0)))} for site in analysis.sites]
     for site in sites:
         del site["counts"], site["edges"]
-    return _plain(
+    return plain(
         {
             "samples": analysis.samples,
             "outputs": {name: asdict(found) for name, found in analysis.outputs.items()},
@@ -78,7 +78,7 @@ def to_json(analysis: Analysis) -> dict[str, Any]:
 def search_to_json(search: SearchReport) -> dict[str, Any]:
     """What a search tried, as JSON values; infinite SQNR is null."""
     chosen = None if search.chosen is None else search.trials.index(search.chosen)
-    return _plain(
+    return plain(
         {
             "goal": search.goal,
             "reference": search.reference,
@@ -122,11 +122,12 @@ def trial_cells(trial: Trial, chosen: bool) -> tuple[str, ...]:
     )
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """As JSON values: null for what is not finite."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from ..op.observe import OBSERVE, observe
 from ..op.relax_table import traits_of
 from ..passes.bodies import every_binding, everywhere
 from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
+from ..running.engine import Engine
+from .accuracy import Accuracy, measured
 from .annotate import annotate, sites
 from .annotate.families import quantized_operators
 from .balance import balance
@@ -54,10 +57,13 @@ class Stages(Mapping[str, QnnModule]):
     "realize":   integers
 
     Dynamic quantization and weights in groups have only "fold" and "realize"; do_simulation has no "realize".
+    source, data: the float model and the data set, None without one
     """
 
     modules: Mapping[str, QnnModule]
     table: CalibrationTable
+    source: QnnModule | None = None
+    data: Batches | None = None
 
     def __getitem__(self, stage: str) -> QnnModule:
         return self.modules[stage]
@@ -72,6 +78,16 @@ class Stages(Mapping[str, QnnModule]):
     def result(self) -> QnnModule:
         """The module of the last stage."""
         return list(self.modules.values())[-1]
+
+    @cached_property
+    def accuracy(self) -> Accuracy | None:
+        """The result against the float model on some of the data, both built and run when first asked for; None as
+        `measured` says."""
+        return self.measured()
+
+    def measured(self, engine: Engine | None = None) -> Accuracy | None:
+        """`accuracy`, with an engine of the result that is already built."""
+        return None if self.source is None else measured(self.source, self.result, self.data, engine)
 
 
 def stages(
@@ -92,10 +108,10 @@ def stages(
     modules = {"fold": folded(module, config, dataset)}
     if config.grouped:
         modules["realize"] = quantize_groups(modules["fold"], config, dataset)
-        return Stages(modules, CalibrationTable())
+        return Stages(modules, CalibrationTable(), module, dataset)
     if config.dynamic:
         modules["realize"] = dynamic(modules["fold"], config)
-        return Stages(modules, CalibrationTable())
+        return Stages(modules, CalibrationTable(), module, dataset)
     with shared_engines():
         with shown(progress) as show:
             show("factors of channels")
@@ -122,7 +138,7 @@ def stages(
     modules["simulate"] = simulate(annotated, ranges, config)
     if not config.do_simulation:
         modules["realize"] = to_integers(modules["simulate"], config)
-    return Stages(modules, ranges)
+    return Stages(modules, ranges, module, dataset)
 
 
 def folded(module: QnnModule, config: QConfig, data: Batches | None) -> QnnModule:

@@ -1,6 +1,7 @@
 """`qnn-ext quantize` and `qnn-ext compare`: files written, figures shown, and one clear line for every mistake."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,19 @@ def test_a_c_library(quantized, cli, tmp_path):
     ):
         code, _, err = cli("quantize", MODEL, "--data", CALIBRATION, "--emit", "c", *more)
         assert code == 1 and message in err
+
+
+def test_the_accuracy_is_told(cli, tmp_path):
+    """Of what the integers compute, without a report or a goal."""
+    arguments = ["--data", CALIBRATION, "--calibrate-mode", "minmax", "-o", tmp_path / "digits.qnn", "--threads", 1]
+    code, out, _ = cli("quantize", MODEL, *arguments)
+    assert code == 0 and "MAC in integers, 100 % in 8 bits" in out
+    assert re.search(r"logits: \d\d\.\d dB, cosine 0\.99.*\nmeasured on 64 of the batches", out)
+    found = json.loads(cli("quantize", MODEL, *arguments, "--json")[1])
+    assert found["accuracy"]["outputs"]["logits"]["sqnr"] > 30 and found["share_in_8_bits"] == 1
+    engine, images = qnn_ext.load(tmp_path / "digits.qnn"), np.load(CALIBRATION)["image"][:64]
+    exact = qnn_ext.build(qnn_ext.from_onnx(MODEL), num_threads=1)(images)
+    assert found["accuracy"]["outputs"]["logits"]["largest"] == np.abs(exact - engine(images)).max()
 
 
 @pytest.mark.one_in(2)

@@ -47,6 +47,22 @@ def test_every_long_stage_is_shown(network, monkeypatch, capsys):
     assert len(told) == 5
 
 
+def test_the_accuracy_of_the_result(network, capsys):
+    """Against the float model, on data that were given; told at the end where progress is."""
+    found = stages(network, dataset=DATA, config=MINMAX)
+    assert found.accuracy == found.accuracy and found.accuracy.samples == min(64, len(DATA))
+    exact, integers = (qnn_ext.build(module, num_threads=1) for module in (network, found.result))
+    expected = fidelity(*(np.concatenate([model(x[None]) for x in DATA[:64]]) for model in (exact, integers)))
+    (name,) = found.accuracy.outputs
+    assert found.accuracy.outputs[name].sqnr == pytest.approx(expected.sqnr, abs=1e-6)
+    assert found.accuracy.share_in_8_bits == coverage(found.result).share_in_8_bits == 1
+    assert stages(network, table=found.table).accuracy is None
+    skipped = QConfig(calibrate_mode="minmax", skip_conv_layers=[0])
+    quantize(network, dataset=DATA, config=skipped, progress=True)
+    assert f"{name} " in (told := capsys.readouterr().err) and "% of the multiply-accumulates in 8 bits" in told
+    assert stages(network, dataset=DATA, config=skipped).accuracy.share_in_8_bits < 1
+
+
 def test_stages_print_parse_and_run(network):
     found = stages(network, dataset=DATA, config=MINMAX)
     assert list(found) == ["fold", "annotate", "calibrate", "simulate", "realize"]
