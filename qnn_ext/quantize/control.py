@@ -62,6 +62,7 @@ _FEW = 4  # batches on which the noise of large models is measured
 _SETTINGS_TRIED = 3  # with layers kept, if the best setting leaves less than GOOD_SHARE in 8 bits
 _MOST_TRIED = 6  # states whose integers are tried in order of what is in 8 bits
 _LEAST_MARGIN = 0.1  # dB
+_FAR = 15.0  # dB below the goal: more than settings gain over what "auto" has found
 
 # fields of QConfig and the values tried, if the user left them alone
 _SETTINGS: tuple[tuple[str, tuple[Any, ...]], ...] = (
@@ -195,6 +196,7 @@ class _Search(Search):
         self._calibrated: dict[str, Setting] = {}  # what ranges depend on → the first setting with these
         self._usual: list[list[float]] = []  # noise of the first setting, see Judge
         self._simulated: dict[str, list[State]] = {}  # name of a setting → what was accurate enough
+        self._reason = ""  # why not all settings are tried
 
     def run(self) -> Controlled:
         """Raises AccuracyError if nothing is accurate enough."""
@@ -217,7 +219,7 @@ class _Search(Search):
             done = self._accepted(setting, states)
             if done is not None:
                 return done
-        raise self.unreached(", or allow layers in float (keep='auto')" if self._keep == "int16" else "")
+        raise self.unreached(", or allow layers in float (keep='auto')" if self._keep == "int16" else "", self._reason)
 
     # ---- settings of 8 bits
 
@@ -238,7 +240,13 @@ class _Search(Search):
         best = self._setting(FIRST, self.config)
         trial = self._trial(best, State())
         yield trial, best
+        if self._is_far(trial):
+            self._reason = f"8 bits are more than {_FAR:g} dB below it, which no other setting makes up for"
+            return
         for name, values in _SETTINGS:
+            if name != "weight_rounding" and self._is_limited(best):
+                self._reason = "with every layer in 16 bits, too, 8-bit weights are not accurate enough"
+                return
             if getattr(self._given, name) != getattr(default, name):
                 continue
             base = best
@@ -250,6 +258,17 @@ class _Search(Search):
                 yield found, setting
                 if found.sqnr > trial.sqnr + BETTER:
                     trial, best = found, setting
+
+    def _is_far(self, trial: Trial) -> bool:
+        """Whether only layers in more bits may reach the goal: after all that "auto" measures has been settled."""
+        least, auto = self.judge.goal.min_sqnr, self._given.calibrate_mode == "auto" and not self.module.states
+        return auto and least is not None and trial.sqnr < least - _FAR
+
+    def _is_limited(self, setting: Setting) -> bool:
+        """Whether 16 bits in every layer would not be enough, where no layer may be in float."""
+        if self._keep != "int16":
+            return False
+        return not self._trial(setting, State(wide=frozenset(setting.layers.reads))).reached
 
     def _applies(self, setting: Setting, field: str) -> bool:
         """Whether there is anything for balancing, equalization and smoothing to do. Balanced channels stay so."""
@@ -340,6 +359,8 @@ class _Search(Search):
             trial = self._trial(setting, state)
             return trial.reached and trial.sqnr >= (self.judge.goal.min_sqnr or -np.inf) + margin
 
+        if self._is_limited(setting):
+            return []
         noise = self._noise(setting)
         for cheapest in (True, False):  # what is expensive and noisy may have to go, too
             path = setting.layers.path(noise, self._keep, cheapest)

@@ -106,12 +106,12 @@ class Search:
         self.report.chosen = trial
         return Controlled(self._quantized(config, table), config, self.report)
 
-    def unreached(self, remedy: str = "") -> AccuracyError:
-        """No trial is accurate enough."""
+    def unreached(self, remedy: str = "", reason: str = "") -> AccuracyError:
+        """No trial is accurate enough. reason: why there are not more of them"""
         best = self.report.best
         return AccuracyError(
-            f"no setting tried reaches {self.report.goal}; the best was {best.summary if best else 'none'}. Lower the "
-            f"goal, or give more data{remedy}",
+            f"no setting tried reaches {self.report.goal}; the best was {best.summary if best else 'none'}."
+            f"{f' Others were not tried: {reason}.' if reason else ''} Lower the goal, or give more data{remedy}",
             self.report,
         )
 

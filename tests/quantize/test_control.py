@@ -162,6 +162,8 @@ def test_settings_with_the_same_ranges_are_calibrated_once(module, monkeypatch):
     calibrate, count = with_tables.calibrate, []
     monkeypatch.setattr(with_tables, "calibrate", lambda *given: count.append(given) or calibrate(*given))
     config = QConfig(target="x86-64", balance=False, equalize=False, smooth=None)
+    monkeypatch.setattr(control, "_FAR", np.inf)
+    monkeypatch.setattr(control._Search, "_is_limited", lambda *_: False)
 
     def figures():
         with pytest.raises(AccuracyError) as caught:
@@ -274,6 +276,26 @@ def test_a_goal_out_of_reach_names_the_best(module):
     values = itertools.chain([1.0], itertools.repeat(float("nan")))  # of a correlation with results that are all equal
     with pytest.raises(AccuracyError, match=r"metric of at least 1 − 0\.5; the best was .* metric -inf"):
         search(module, metric=lambda model: next(values), max_drop=0.5)
+
+
+def test_settings_are_not_tried_for_a_goal_far_away(module):
+    """Which only layers in more bits may reach, if "auto" has found the rest."""
+    with pytest.raises(AccuracyError, match=r"8 bits are more than 15 dB below it") as caught:
+        search(module, QConfig(target="x86-64"), min_sqnr=400, keep="float32")
+    assert {trial.setting.partition(",")[0] for trial in caught.value.report.trials} == {"as configured"}
+
+
+def test_settings_of_activations_are_not_tried_where_weights_are_not_accurate_enough(module, monkeypatch):
+    """Nor is the noise of layers measured."""
+    monkeypatch.setattr(control_settings.Setting, "alone_runner", None)
+    with pytest.raises(
+        AccuracyError, match=r"with every layer in 16 bits, too, .* Lower the goal.*keep='auto'"
+    ) as caught:
+        search(module, min_sqnr=90, keep="int16")
+    tried = caught.value.report.trials
+    rounded = {"as configured", "weight_rounding=gptq", "weight_rounding=adaround"}
+    assert {trial.setting.partition(", ")[0] for trial in tried} == rounded
+    assert caught.value.report.best.in_16_bits
 
 
 def test_a_trial_that_is_infinitely_good_is_no_answer(module):
