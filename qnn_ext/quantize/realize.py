@@ -31,7 +31,7 @@ from .config import QConfig, plain_operator
 from .cubics import with_cubics
 from .partition import partition_conversions
 from .ranges import Range, integer_range, qparams_of
-from .rounding import set_rounding
+from .rounding import set_rounding, with_reciprocals
 from .short_filters import short_filters
 from .table import CalibrationTable
 
@@ -48,7 +48,8 @@ def realize(annotated: QnnModule, table: Mapping[str, Range], config: QConfig) -
 def to_integers(simulation: QnnModule, config: QConfig) -> QnnModule:
     """The integer module that a simulation stands for, rounded and partitioned as the configuration says."""
     mod, notes = qdq_to_integer(with_cubics(simulation.ir))
-    mod = short_filters(set_rounding(mod, config.rounding, config.round_for_shift))
+    rounded = set_rounding(mod, config.rounding, config.round_for_shift)
+    mod = short_filters(everywhere(rounded, with_reciprocals))
     realized = replace(simulation, ir=mod, notes=(*simulation.notes, *(_explained(note, config) for note in notes)))
     return realized if config.partition_conversions == "disabled" else partition_conversions(realized, config)
 
