@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from .... import op as qnn
 from ....op import compound
 from ....op.base import constant, shape_of
 from ...run_time import checked_indices
@@ -13,6 +14,8 @@ from ..node import Node
 from ..registry import MICROSOFT, converter
 from .arithmetic import cast, minus, plus, times
 from .attention_core import join_heads, part, split_heads
+
+_LANES = 8  # pairs that ONNX Runtime turns at once
 
 
 @converter("RotaryEmbedding", domain=MICROSOFT)
@@ -68,6 +71,19 @@ def looked_up(node: Node, table: relax.Expr, positions: relax.Expr) -> relax.Exp
     return node.emit(relax.op.take(table, checked, axis=0, mode="clip"))
 
 
+def _turned(
+    node: Node, pair: tuple[relax.Expr, relax.Expr], angle: tuple[relax.Expr, relax.Expr], fused: bool
+) -> tuple[relax.Expr, relax.Expr]:
+    """(cos · first − sin · second, sin · first + cos · second), the first product unrounded if they are fused, as ONNX
+    Runtime's vector code computes them; what remains of interleaved pairs behind whole vectors is rounded."""
+    (first, second), (cos, sin) = pair, angle
+    real, imaginary = times(node, sin, second), times(node, cos, second)
+    if not fused or str(first.ty.dtype) != "float32":
+        return minus(node, times(node, cos, first), real), plus(node, times(node, sin, first), imaginary)
+    negative = node.emit(relax.op.negative(real))
+    return node.emit(qnn.fma(cos, first, negative)), node.emit(qnn.fma(sin, first, imaginary))
+
+
 def rotated(node: Node, heads: relax.Expr, cos: relax.Expr, sin: relax.Expr, interleaved: bool) -> relax.Expr:
     """(B, heads, S, size), of which the first 2 · half elements are turned by (B, S, half) angles."""
     batch, count, length, size = shape_of(heads)
@@ -86,8 +102,7 @@ def rotated(node: Node, heads: relax.Expr, cos: relax.Expr, sin: relax.Expr, int
         )
     else:
         first, second = part(node, turning, 3, 0, half), part(node, turning, 3, half, 2 * half)
-    real = minus(node, times(node, cos, first), times(node, sin, second))
-    imaginary = plus(node, times(node, sin, first), times(node, cos, second))
+    real, imaginary = _turned(node, (first, second), (cos, sin), fused=not interleaved or half % _LANES == 0)
     if interleaved:
         stacked = node.emit(relax.op.stack([real, imaginary], axis=4))
         result = compound.reshape(stacked, (batch, count, length, 2 * half), node.emit)
