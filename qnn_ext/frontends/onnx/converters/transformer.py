@@ -13,7 +13,7 @@ from ....op.base import constant, shape_of
 from ...run_time import checked_indices
 from ..node import Node
 from ..registry import MICROSOFT, converter
-from .arithmetic import cast, float_function, known, number, plus, times
+from .arithmetic import cast, float_function, known, minus, number, plus, times
 
 # ---- embeddings --------------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ def embed_layer_normalization(node: Node) -> list[relax.Expr]:
     """Layer normalization of word + position + segment embeddings; also the lengths given by the mask, and the sum."""
     positions = node.input(8) if node.has_input(8) else None
     total = _embed(node, (2, 3, 4), positions, lambda rows, index: rows)
-    return [_norm(node, total, node.input(5), node.input(6)), _mask_index(node), total]
+    return [_norm_one_by_one(node, total, node.input(5), node.input(6)), _mask_index(node), total]
 
 
 @converter("QEmbedLayerNormalization", domain=MICROSOFT)
@@ -86,7 +86,24 @@ def qembed_layer_normalization(node: Node) -> list[relax.Expr]:
         return constant((data.astype(np.int32) - zero_point).astype(np.float32) * scale)
 
     total = _embed(node, (2, 3, 4), None, lambda rows, index: real(rows, index))
-    return [_norm(node, total, weight(5), weight(6)), _mask_index(node)]
+    return [_norm_one_by_one(node, total, weight(5), weight(6)), _mask_index(node)]
+
+
+def _norm_one_by_one(node: Node, data: relax.Expr, gamma: relax.Expr, beta: relax.Expr) -> relax.Expr:
+    """`_norm` in ONNX Runtime's order for embeddings: what it adds up it adds one by one, from the first element on.
+
+    Sums over the first axis, as those over the last ones are added in lanes, see `passes.onnxruntime_rows`.
+    """
+    columns = node.emit(relax.op.permute_dims(data, [2, 0, 1]))
+    count = number(shape_of(data)[-1], "float32")
+
+    def mean_of(values: relax.Expr) -> relax.Expr:
+        return node.emit(relax.op.divide(node.emit(relax.op.sum(values, axis=[0])), count))
+
+    centred = minus(node, columns, mean_of(columns))
+    variance = plus(node, mean_of(times(node, centred, centred)), number(node.attribute("epsilon", 1e-12), "float32"))
+    unit = node.emit(relax.op.divide(centred, node.emit(relax.op.sqrt(variance))))
+    return plus(node, times(node, node.emit(relax.op.permute_dims(unit, [1, 2, 0])), gamma), beta)
 
 
 # ---- normalization -----------------------------------------------------------------------------------------------
