@@ -46,8 +46,9 @@ _SUMMED = ("abs", "exp", "log", "qnn.float_function")
 
 
 def with_marks(mod: IRModule, names: Sequence[str]) -> IRModule:
-    """`mod` that knows which variables are global averages, norms of sums, sums and functions of ONNX's own, and
-    products that stay in float, which their operators do not tell."""
+    """`mod` that knows which variables are global averages, norms of sums, sums and functions of ONNX's own, products
+    that stay in float, and sums of tensors whose shapes are equal only once open dimensions are fixed, which their
+    operators do not tell."""
     return with_main(mod, mod["main"].with_attr(MARKS, list(names))) if names else mod
 
 
@@ -84,12 +85,14 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
             scaled[result] = expr.args[0], expr.args[1]
             return result
         if op_name(expr) == "add" and binding.var.name in marked and expr.args[0] in scaled:
-            return qnn.fma(*scaled[expr.args[0]], expr.args[1])
+            return qnn.fma(*scaled[expr.args[0]], expr.args[1]) if len(shape_of(expr)) == 2 else None
         if op_name(expr) in _FUNCTIONS:
             return _function(expr, emit) if binding.var.name in marked else None
         if op_name(expr) == "nn.layer_norm":
-            of_sum = _adds_rows(source) and len(readers[data_of(binding.value)]) == 1
-            return _normalized(expr, of_sum or binding.var.name in marked)
+            data = data_of(binding.value)
+            of_sum = _adds_rows(source) and data.name not in marked and len(readers[data]) == 1
+            total = _bias_last(source, values, readers, emit) if of_sum else None
+            return _normalized(expr, of_sum or binding.var.name in marked, total)
         if op_name(expr) == "nn.rms_norm":
             return _by_squares(expr, binding.var.name in marked)
         if op_name(expr) == "nn.instance_norm":
@@ -156,8 +159,28 @@ def _adds_rows(value: relax.Expr) -> bool:
     return first is not None and first == second and len(first) == 3
 
 
-def _normalized(call: relax.Call, of_sum: bool) -> relax.Call | None:
+def _bias_last(
+    total: relax.Call, values: Mapping[Any, relax.Expr], readers: Mapping[Any, Sequence[Any]], emit: Emit
+) -> relax.Expr | None:
+    """(x + y) + bias for the sum of x + bias and y, as ONNX Runtime adds them, unless a product of integers has added
+    the bias; None for other sums."""
+    for biased, other in (total.args, total.args[::-1]):
+        inner: Any = values.get(biased)
+        if op_name(inner) != "add" or len(readers[biased]) != 1:
+            continue
+        x, bias = inner.args
+        is_bias = constant_value(bias) is not None and len(shape_of(bias)) == 1 and len(shape_of(x)) == 3
+        source: Any = values.get(x)
+        is_of_integers = op_name(source) == "multiply" and op_name(values.get(source.args[0])) == "astype"
+        if is_bias and not is_of_integers:
+            return emit(relax.op.add(emit(relax.op.add(x, other)), bias))
+    return None
+
+
+def _normalized(call: relax.Call, of_sum: bool, total: relax.Expr | None = None) -> relax.Call | None:
+    """total: what it normalizes instead"""
     data, gamma, beta = call.args
+    data = data if total is None else total
     shape = static_shape(data)
     if shape is None or {str(one.ty.dtype) for one in call.args} != {"float32"}:
         return None

@@ -23,7 +23,7 @@ class OnnxAssembly(Assembly):
     constants:     name -> value
     narrow_dtypes: name -> "int4" and the like, where a value is held in 8 bits
     neighbours:    the operators of the graph that is converted
-    marked:        names of variables that are global averages of an image, or normalized sums
+    marked:        names of variables of which passes must know more than their operators tell, see `with_marks`
     """
 
     def __init__(self, model: Model, largest: Mapping[str, int] | None = None) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from .tensors import DTYPES, HELD_AS, dtype_name, read_sparse, read_tensor
 
 _LOWEST_IR_VERSION = 3
 _FIRST_WITH_OVERRIDABLE = 4  # before, initializers had to be inputs
+
+Shape = tuple[int | str | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +54,7 @@ class Value:
 
     name: str
     dtype: str
-    shape: tuple[int | str | None, ...] | None
+    shape: Shape | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,7 @@ class Model:
     """A whole model; constants: name -> array, of another dtype where NumPy does not have theirs: `narrow_dtypes`.
 
     overridable: constants that are also inputs, with their values as the default. To ONNX Runtime they are not constant
+    declared: the shapes that the file gives for inputs and for values in between
     """
 
     inputs: tuple[Value, ...]
@@ -81,10 +84,15 @@ class Model:
     opsets: dict[str, int]
     external: ExternalData | None
     overridable: frozenset[str] = frozenset()
+    declared: dict[str, Shape] = field(default_factory=dict)
 
     def opset(self, domain: str) -> int:
         """Version of a domain's operator set that the model imports; 1 when it imports none."""
         return self.opsets.get(domain, 1)
+
+    def declared_shape(self, name: str) -> Shape:
+        """The shape that the file gives for a value, () for none."""
+        return self.constants[name].shape if name in self.constants else self.declared.get(name, ())
 
     def equal_numbers(self, number: np.ndarray) -> list[str]:
         """The names of constant scalars with the bits of this one."""
@@ -164,6 +172,11 @@ def _read(onnx: Any, proto: Any, external: ExternalData | None) -> Model:
         opsets=opsets,
         external=external,
         overridable=frozenset(overridable),
+        declared={
+            value.name: _shape(value.type.tensor_type)
+            for value in (*graph.input, *graph.value_info)
+            if value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape")
+        },
     )
 
 
@@ -253,10 +266,11 @@ def _read_value(value: Any) -> Value:
             dtype_name(tensor.elem_type)
         except UnsupportedOperatorError as error:
             raise UnsupportedOperatorError(f"'{value.name}': {error}") from None
-    shape = None
-    if tensor.HasField("shape"):
-        shape = tuple(_dimension(dim) for dim in tensor.shape.dim)
-    return Value(value.name, dtype_name(tensor.elem_type), shape)
+    return Value(value.name, dtype_name(tensor.elem_type), _shape(tensor) if tensor.HasField("shape") else None)
+
+
+def _shape(tensor: Any) -> Shape:
+    return tuple(_dimension(dim) for dim in tensor.shape.dim)
 
 
 def _dimension(dim: Any) -> int | str | None:

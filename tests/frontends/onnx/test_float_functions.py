@@ -423,6 +423,26 @@ def test_skip_layer_normalization_with_a_bias_and_the_sum(rng):
     check_quantized([skip], parameters(rng, 33) | {"c": numbers(rng, 33)}, x, outputs=("y", "v"))
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_layer_normalization_of_a_sum_with_a_bias(rng, swapped):
+    """ONNX Runtime adds the bias last."""
+    x = {"a": numbers(rng, 2, 9, 33), "b": numbers(rng, 2, 9, 33)}
+    sums = [node("Add", ["a", "c"], ["biased"]), node("Add", ["b", "biased"][:: -1 if swapped else 1], ["v"])]
+    check_quantized([*sums, NORM], parameters(rng, 33) | {"c": numbers(rng, 33)}, x)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_layer_normalization_of_a_sum_of_open_shapes(rng, known):
+    """ONNX Runtime takes sizes that are open for equal only if they have one name."""
+    a, b = numbers(rng, 2, 9, 33), numbers(rng, 2, 9, 33)
+    nodes = [node("Add", ["a", "b"], ["v"]), NORM, node("DynamicQuantizeLinear", ["y"], [QUANTIZED, "s", "z"])]
+    inputs = [value("a", ("n", "rows", 33), F32), value("b", ("n", "rows" if known else "others", 33), F32)]
+    proto = model(nodes, inputs, [value("y", None, F32), value(QUANTIZED, None, np.uint8)], parameters(rng, 33))
+    engine = qnn_ext.build(qnn_ext.from_onnx(proto, {"a": a.shape, "b": b.shape}), num_threads=1)
+    expected, _ = run_ort(proto, {"a": a, "b": b}, optimized=True)
+    np.testing.assert_array_equal(engine.run({"a": a, "b": b})["y"], expected)
+
+
 @pytest.mark.parametrize("shapes", [((2, 5, 12), (1, 5, 12)), ((5, 12), (5, 12)), ((2, 5, 12), (12,))])
 def test_layer_normalization_of_other_sums(rng, shapes):
     x = {name: numbers(rng, *shape) for name, shape in zip("ab", shapes, strict=True)}

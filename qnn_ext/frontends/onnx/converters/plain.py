@@ -14,6 +14,7 @@ from ..fusions.gelu import gelu_argument, gelu_by_tanh
 from ..fusions.layer_normalization import layer_normalization, rms_normalization
 from ..fusions.scaled_product import rescaled_matmul
 from ..node import Node
+from ..reader import Shape
 from ..registry import converter
 from .arithmetic import float_function
 
@@ -78,7 +79,15 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
         return product
     if node.op_type == "Div" and (argument := gelu_argument(node)) is not None:
         return argument
-    return _BINARY[node.op_type](node.input(0), node.input(1))
+    result = _BINARY[node.op_type](node.input(0), node.input(1))
+    if node.op_type == "Add" and _may_differ(*map(node.assembly.model.declared_shape, node.operator.inputs)):
+        return node.assembly.emit_marked(result, node.outputs[0])
+    return result
+
+
+def _may_differ(first: Shape, second: Shape) -> bool:
+    """Whether shapes of three dimensions are not equal to ONNX Runtime, which tells open sizes by their names."""
+    return len(first) == len(second) == 3 and any(a is None or a != b for a, b in zip(first, second, strict=True))
 
 
 @converter(*_EXTREMES)
