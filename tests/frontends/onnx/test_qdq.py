@@ -547,13 +547,14 @@ def test_tables_of_functions_that_are_not_defined_everywhere():
     np.testing.assert_array_equal(*qnn_ext.Interpreter(module).run(feed).values(), *run_ort(proto, feed))
 
 
-@pytest.mark.parametrize("change", ["", "another reader", "a move that is returned", "no transposition"])
+@pytest.mark.parametrize("change", ["", "a cast", "another reader", "a move that is returned", "no transposition"])
 def test_what_is_returned_and_quantized_behind_a_transposition(rng, change):
     """ONNX Runtime quantizes it before that, and returns what it has quantized."""
     constants = {"s": np.float32(0.05), "z": np.uint8(128), "half": np.float32(0.5), "shape": np.array([8, 4])}
     move = node("Transpose", ["d"], ["t"]) if change != "no transposition" else node("Reshape", ["d", "shape"], ["t"])
-    nodes = [node("Div", ["x", "half"], ["d"]), move]
-    nodes += [node("QuantizeLinear", ["t", "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
+    nodes, moved = [node("Div", ["x", "half"], ["d"]), move], "c" if change == "a cast" else "t"
+    nodes += [node("Cast", ["t"], ["c"], to=1)] if change == "a cast" else []
+    nodes += [node("QuantizeLinear", [moved, "s", "z"], ["q"]), node("DequantizeLinear", ["q", "s", "z"], ["y"])]
     nodes += [node("Abs", ["d"], ["a"])] if change == "another reader" else []
     names = ["d", "y", *{"another reader": ["a"], "a move that is returned": ["t"]}.get(change, [])]
     feed = {"x": rng.standard_normal((4, 8)).astype(np.float32)}
