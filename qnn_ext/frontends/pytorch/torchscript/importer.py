@@ -36,6 +36,7 @@ from .plumbing import ARITHMETIC, CONTAINERS, QUESTIONS, attribute, structural
 from .registry import CONSTANTS, CONVERTERS, TAKES
 from .rounds import Rounds
 from .run_time_sizes import NO_NUMBER, Count, is_sized, makes_sizes, number, sources
+from .shared_elements import SharedElements
 from .values import (
     BatchSizes,
     PackedData,
@@ -43,15 +44,12 @@ from .values import (
     Traced,
     array_of,
     as_real,
-    constant_of,
     dtype_name,
     flattened,
-    overlap,
     plain,
     qparams_of,
     traced_in,
 )
-from .views import rewritten
 
 OF_PACKED_DATA = frozenset((
     "aten::_pad_packed_sequence", "aten::dim", "aten::gru", "aten::lstm", "aten::quantized_gru",
@@ -126,9 +124,7 @@ class Importer:
         self._sizes = self.assembly.builder.sizes
         self._torch = import_torch()
         self._environment: dict[str, Any] = {}
-        self._traced: list[Traced] = []
-        self._overwritten: list[Any] = []  # constants that an in-place operator changed
-        self._held: list[tuple[Any, str]] = []  # tensors that the model keeps between calls, with their paths if any
+        self._shared = SharedElements(self.assembly, self._environment, source)
         self._changing = changing
         self._outer: set[int] | None = None  # within a branch chosen at run time: what there was before, by id
 
@@ -139,7 +135,7 @@ class Importer:
         graph = self._graph()
         owner, *parameters = list(graph.inputs())
         changing = assigned_attributes(graph).union(self._changing)
-        self._attributes = Attributes(changing, self.assembly, self._new_traced)
+        self._attributes = Attributes(changing, self.assembly, self._shared.new)
         names = distinct([parameter.debugName().split(".")[0] for parameter in parameters])
         check_bound(constants, names, self.source)
         constants = {**self._defaults(names, left_out(example_inputs, shapes, names, constants)), **constants}
@@ -189,7 +185,7 @@ class Importer:
             return example
         *_, name = distinct([*(spec.name for spec in specs), name])
         specs.append(self._input_spec(name, example))
-        return self._new_traced(example.detach(), self.assembly.input(name, specs[-1].shape, specs[-1].dtype))
+        return self._shared.new(example.detach(), self.assembly.input(name, specs[-1].shape, specs[-1].dtype))
 
     def _bound(self, parameter: Any, name: str, value: Any) -> Any:
         """The value of a bound input: a tensor where the model takes one, else as given."""
@@ -220,11 +216,10 @@ class Importer:
                 f"{self.source}: output {index} is a packed sequence; return what pad_packed_sequence makes of it"
             )
         if isinstance(value, Traced) and not isinstance(value, Count):
-            self._check_fresh(value, "the result")
+            self._shared.check(value, "the result")
             example, expr = value.example, value.expr
         elif isinstance(value, self._torch.Tensor):
-            if self._is_overwritten(value):
-                raise self._overwriting_error("the result")
+            self._shared.check(value, "the result")
             example, expr = value, constant(array_of(value))
         elif isinstance(value, (bool, int, float)):
             example = self._torch.tensor(value)
@@ -257,17 +252,14 @@ class Importer:
     def _operands(self, node: Any) -> list[Any]:
         values = [self._environment[value.debugName()] for value in node.inputs()]
         check_items(values)
-        for traced in traced_in(values):
-            self._check_fresh(traced, node.kind())
-        if self._overwritten and any(self._is_overwritten(value) for value in flattened(values)):
-            raise self._overwriting_error(node.kind())
+        self._shared.check(values, node.kind())
         return values
 
     def _evaluate(self, node: Any, kind: str) -> Sequence[Any]:
         count_evaluation()
         with blaming(lambda: where(node)):
             if kind == "prim::Constant":
-                return [self._hold(node.output().toIValue())]
+                return [self._shared.hold(node.output().toIValue())]
             operands = self._operands(node)
             if (kind in CONTAINERS or kind == "prim::SetAttr") and self._outer is not None:
                 self._check_inside(node, operands[:1])
@@ -304,7 +296,8 @@ class Importer:
         if in_place and isinstance(operands[0], Traced):
             self._check_inside(node, [operands[0]])
         if in_place and isinstance(operands[0], self._torch.Tensor):
-            self._check_not_held(node, operands[0])
+            for path in self._shared.held_by(operands[0]):
+                raise ChangedAttribute(path) if path and self._outer is None else _changing_the_model(node)
         run = partial(evaluate, node, is_constant=False)
         sized = depends and is_sized(self._sizes, operands)
         if sized:
@@ -329,7 +322,7 @@ class Importer:
                 )
             )
         if in_place and isinstance(operands[0], self._torch.Tensor):
-            operands = [self._no_constant(operands[0]), *operands[1:]]
+            operands = [self._shared.constant_to_change(operands[0]), *operands[1:]]
         arguments = self._arguments(node, operands)
         if in_place and _has_complex(operands):
             raise UnsupportedOperatorError(
@@ -346,7 +339,8 @@ class Importer:
         value = own(converted)
         values = value if isinstance(value, list) else [value]
         if in_place:
-            return [self._overwrite(operands[0], examples[0], values[0])]
+            written = self._result(examples[0], self._shared.in_dtype_of(examples[0], values[0]))
+            return [self._shared.overwrite(operands[0], written)]
         if node.outputsSize() == 1 and isinstance(examples[0], (list, tuple)):
             return [[self._result(e, v) for e, v in zip(examples[0], values, strict=True)]]
         return [self._result(example, v) for example, v in zip(examples, values, strict=True)]
@@ -373,11 +367,6 @@ class Importer:
                 "layers; apply it before pack_padded_sequence or after pad_packed_sequence"
             )
 
-    def _hold(self, value: Any, path: str = "") -> Any:
-        if isinstance(value, self._torch.Tensor):
-            self._held.append((value, path))
-        return value
-
     def _read(self, node: Any, owner: Any, name: str) -> Any:
         """An attribute, of the model or of an object in it."""
         if self._attributes.is_changing(owner, name):
@@ -385,7 +374,7 @@ class Importer:
         value = attribute(owner, name)
         if isinstance(value, self._torch.Tensor) and self._attributes.shares(value):
             raise _changing_the_model(node)
-        return self._hold(value, owner.path_of(name) if isinstance(owner, Reference) else "")
+        return self._shared.hold(value, owner.path_of(name) if isinstance(owner, Reference) else "")
 
     def _assign(self, node: Any, operands: Sequence[Any]) -> None:
         owner, value = operands
@@ -412,60 +401,7 @@ class Importer:
         found = (shape, str(bound.ty.dtype))
         if found != wanted:
             raise QnnError(f"converted to {found[1]}{found[0]}, but PyTorch computes {wanted[1]}{wanted[0]}")
-        return self._new_traced(example, bound)
-
-    def _new_traced(self, example: Any, expr: relax.Expr) -> Traced:
-        traced = Traced(example, expr)
-        self._traced.append(traced)
-        return traced
-
-    def _check_not_held(self, node: Any, target: Any) -> None:
-        for other, path in self._held:
-            if overlap(target, other):
-                raise ChangedAttribute(path) if path and self._outer is None else _changing_the_model(node)
-
-    def _no_constant(self, target: Any) -> Traced:
-        """A constant that an in-place operator is about to change, and with it others that share its elements, are no
-        constants from now on."""
-        self._overwritten.append(target)  # what else shares them, such as an item of a list, is refused when it is read
-        made: dict[int, Traced] = {id(target): self._new_traced(target, constant_of(target))}
-        for name, value in self._environment.items():
-            if isinstance(value, self._torch.Tensor) and overlap(value, target):
-                if id(value) not in made:
-                    made[id(value)] = self._new_traced(value, constant_of(value))
-                self._environment[name] = made[id(value)]
-        return made[id(target)]
-
-    def _overwrite(self, target: Traced, example: Any, expr: relax.Expr) -> Traced:
-        """An in-place operator: the tensor it writes to now holds the result, and other views of the elements that it
-        changed hold them too. It keeps its dtype, whatever is written."""
-        if isinstance(expr, relax.Expr) and not example.is_quantized:
-            expr, dtype = self.assembly.emit(expr), dtype_name(as_real(example))
-            expr = expr if str(expr.ty.dtype) == dtype else relax.op.astype(expr, dtype)
-        result = self._result(example, expr)
-        self._traced.remove(result)
-        for other in self._traced:
-            if other is not target and overlap(other.example, example):
-                found = None
-                if not (self._sizes.of(result.expr) or other.example.is_complex()):
-                    found = rewritten(self.assembly.emit, other.example, other.expr, example, result.expr)
-                other.stale = found is None
-                other.expr = other.expr if found is None else found
-        target.example, target.expr = result.example, result.expr
-        return target
-
-    def _check_fresh(self, value: Traced, reader: str) -> None:
-        if value.stale:
-            raise self._overwriting_error(reader)
-
-    def _is_overwritten(self, value: Any) -> bool:
-        return isinstance(value, self._torch.Tensor) and any(overlap(value, other) for other in self._overwritten)
-
-    def _overwriting_error(self, reader: str) -> UnsupportedOperatorError:
-        return UnsupportedOperatorError(
-            f"{self.source}: {reader} reads a tensor that an in-place operator changed through a view: of another "
-            "dtype, in a list, or with more elements than the limit `folded`; use the out-of-place operator instead"
-        )
+        return self._shared.new(example, bound)
 
     # ---- control flow --------------------------------------------------------------------------------------------
 
@@ -494,30 +430,26 @@ class Importer:
 
         found = iter(branch(self.assembly, condition.expr, *(partial(run, block) for block in blocks)))
         return [
-            either(one, other, condition.example, found, self._new_traced) for one, other in zip(*results, strict=True)
+            either(one, other, condition.example, found, self._shared.new) for one, other in zip(*results, strict=True)
         ]
 
     def _apart(self, block: Any) -> list[Any]:
         """The results of a block that may not be run, or more than once: what it changes must be its own."""
-        outer, self._outer, count = self._outer, set(map(id, self._environment.values())), len(self._traced)
+        outer, self._outer, count = self._outer, set(map(id, self._environment.values())), len(self._shared)
         self._walk(block)
         self._outer = outer
-        del self._traced[count:]
+        self._shared.forget(count)
         return [self._environment[output.debugName()] for output in block.outputs()]
 
     def _check_inside(self, node: Any, values: Sequence[Any]) -> None:
         """Raises UnsupportedOperatorError where a branch chosen at run time changes what was there before."""
         if self._outer is None:
             return
-        for value in values:
-            shared = isinstance(value, Traced) and any(
-                overlap(one.example, value.example) for one in self._traced if id(one) in self._outer
+        if any(self._shared.is_of(value, self._outer) for value in values):
+            raise UnsupportedOperatorError(
+                f"{where(node)}: changes a tensor or list within a branch that is chosen at run time, or within such a "
+                "loop; make a new value of it there"
             )
-            if shared or id(value) in self._outer:
-                raise UnsupportedOperatorError(
-                    f"{where(node)}: changes a tensor or list within a branch that is chosen at run time, or within "
-                    "such a loop; make a new value of it there"
-                )
 
     def _fork(self, node: Any) -> None:
         """What runs beside the rest is computed at its place."""
@@ -537,7 +469,7 @@ class Importer:
             if isinstance(condition, Decision):
                 with blaming(lambda: where(node)):
                     run = partial(self._one_round, body)
-                    carried = Rounds(self.assembly, node, run, self._new_traced).after(count, trips, condition, carried)
+                    carried = Rounds(self.assembly, node, run, self._shared.new).after(count, trips, condition, carried)
                 break
             if not self._known(node, condition):
                 break
