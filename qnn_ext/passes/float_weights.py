@@ -27,7 +27,7 @@ from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from .bodies import with_bodies
 from .layout.propagation import rebuild
-from .onnxruntime_rows import MARKS
+from .marks import Mark, marks_of
 from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite
 
 TRANSPOSED = tuple(f"nn.conv{rank}d_transpose" for rank in (1, 2, 3))
@@ -35,7 +35,7 @@ _MOVES = (
     *("reshape", "squeeze", "expand_dims", "permute_dims", "strided_slice"),
     *(f"nn.max_pool{rank}d" for rank in (1, 2, 3)),
 )
-"""What ONNX Runtime quantizes before. Not a reshape with a mark: a Flatten."""
+"""What ONNX Runtime quantizes before. Not a Flatten."""
 CONVOLUTIONS = (*(f"nn.conv{rank}d" for rank in (1, 2, 3)), *TRANSPOSED)
 
 
@@ -95,7 +95,7 @@ class _Graph:
         function = mod["main"]
         self._bindings = bindings_of(function)
         self._readers = consumers(function, self._bindings)
-        self._marked = frozenset(map(str, (function.attrs or {}).get(MARKS) or ()))
+        self._marks = marks_of(function)
         self.values = {binding.var: binding.value for binding in self._bindings}
 
     def rounds(self, var: Any, product: relax.Call) -> bool:
@@ -162,7 +162,7 @@ class _Graph:
             if name == "qnn.quantize":
                 return not call_attributes(binding.value)["reciprocal"]
             has_bias = name == "add" and any(constant_value(arg) is not None for arg in binding.value.args)
-            if name in _MOVES and binding.var.name not in self._marked:
+            if name in _MOVES and self._marks.get(binding.var.name) is not Mark.FLATTEN:
                 is_moved = True
             elif is_moved or not (has_bias or name in ("nn.relu", "clip")):
                 return False

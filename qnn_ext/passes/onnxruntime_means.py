@@ -30,7 +30,8 @@ from ..op.relax_table import traits_of
 from ..op.traits import Kind
 from .bodies import with_bodies
 from .layout.forms import static_shape
-from .onnxruntime_rows import MARKS, added, parts_of_sum, summed_axes
+from .marks import Mark, marks_of
+from .onnxruntime_rows import added, parts_of_sum, summed_axes
 from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite, variables_of
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
@@ -100,7 +101,7 @@ class _Graph:
     def __init__(self, mod: IRModule) -> None:
         self._bindings = bindings_of(mod["main"])
         self._readers = consumers(mod["main"], self._bindings)
-        self._marked = frozenset(map(str, (mod["main"].attrs or {}).get(MARKS) or ()))
+        self._marks = marks_of(mod["main"])
         self.values = {binding.var: binding.value for binding in self._bindings}
         self._known: set[Any] = set()  # what is computed from constants, such as biases
         for var, value in self.values.items():
@@ -115,7 +116,7 @@ class _Graph:
 
     def is_global_average(self, var: Any) -> bool:
         """Whether it is ONNX's GlobalAveragePool."""
-        return op_name(self.values[var]) == "mean" and var.name in self._marked
+        return self._marks.get(var.name) is Mark.GLOBAL_AVERAGE
 
     def stays_in_bytes(self, var: Any) -> bool:
         """Whether dequantized bytes are added up, and quantized to bytes at once."""

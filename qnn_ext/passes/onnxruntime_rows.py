@@ -34,27 +34,15 @@ from ..op.traits import Kind
 from .blocked_sums import by_fours
 from .bodies import every_binding, with_bodies
 from .layout.forms import static_shape
-from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_of, with_main
+from .marks import Mark, marks_of, without_marks
+from .rewrite import Emit, bindings_of, consumers, op_name, rewrite, variables_of
 
-MARKS = "marks"
 _BLOCK = 16  # channels that ONNX Runtime's float convolutions compute side by side
 _ROWS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "nn.group_norm", "sum", "mean")
 _FUNCTIONS = ("log", "sin", "cos")
 _SHORT_ROW, _SHORT_ROW_OF_SQUARES = 8, 16
 _QUANTIZING = ("qnn.quantize", "qnn.blockwise_dense_int8")
 _SUMMED = ("abs", "exp", "log", "qnn.float_function")
-
-
-def with_marks(mod: IRModule, names: Sequence[str]) -> IRModule:
-    """`mod` that knows which variables are global averages, norms of sums, sums and functions of ONNX's own, products
-    that stay in float, and sums of tensors whose shapes are equal only once open dimensions are fixed, which their
-    operators do not tell."""
-    return with_main(mod, mod["main"].with_attr(MARKS, list(names))) if names else mod
-
-
-def without_marks(mod: IRModule) -> IRModule:
-    """`mod` without that."""
-    return with_main(mod, mod["main"].without_attr(MARKS)) if MARKS in mod["main"].attrs else mod
 
 
 def quantizes(mod: IRModule) -> bool:
@@ -64,7 +52,7 @@ def quantizes(mod: IRModule) -> bool:
 
 def onnxruntime_rows(mod: IRModule) -> IRModule:
     """`mod` with these operators, in the bodies of loops too, and without marks."""
-    marked = set(map(str, mod["main"].attrs.get(MARKS) or ()))
+    marks = marks_of(mod["main"])
     mod = without_marks(mod)
     main = mod["main"]
     bindings = bindings_of(main)
@@ -84,29 +72,30 @@ def onnxruntime_rows(mod: IRModule) -> IRModule:
             result = emit(expr)
             scaled[result] = expr.args[0], expr.args[1]
             return result
-        if op_name(expr) == "add" and binding.var.name in marked and expr.args[0] in scaled:
-            return qnn.fma(*scaled[expr.args[0]], expr.args[1]) if len(shape_of(expr)) == 2 else None
+        mark = marks.get(binding.var.name)
+        if mark is Mark.SCALED_PRODUCT and expr.args[0] in scaled:
+            return qnn.fma(*scaled[expr.args[0]], expr.args[1])
         if op_name(expr) in _FUNCTIONS:
-            return _function(expr, emit) if binding.var.name in marked else None
+            return _function(expr, emit) if mark is Mark.FUNCTION else None
         if op_name(expr) == "nn.layer_norm":
             data = data_of(binding.value)
-            of_sum = _adds_rows(source) and data.name not in marked and len(readers[data]) == 1
+            of_sum = _adds_rows(source) and marks.get(data.name) is not Mark.UNLIKE_SHAPES and len(readers[data]) == 1
             total = _bias_last(source, values, readers, emit) if of_sum else None
-            return _normalized(expr, of_sum or binding.var.name in marked, total)
+            return _normalized(expr, of_sum or mark is Mark.NORM_OF_SUM, total)
         if op_name(expr) == "nn.rms_norm":
-            return _by_squares(expr, binding.var.name in marked)
+            return _by_squares(expr, mark is Mark.NORM_OF_SUM)
         if op_name(expr) == "nn.instance_norm":
             return _instances(expr, emit)
         if op_name(expr) == "nn.group_norm":
             return _grouped(expr, emit)
         if op_name(expr) not in _ROWS:
             return None
-        is_marked = binding.var.name in marked
         if op_name(expr) == "sum":
-            return None if _is_of_function(source) and not is_marked else _summed(expr, emit, aligned=True)
-        if is_marked and _is_blocked(data_of(binding.value), values):
+            return None if _is_of_function(source) and mark is not Mark.SUM else _summed(expr, emit, aligned=True)
+        is_global_average = mark is Mark.GLOBAL_AVERAGE
+        if is_global_average and _is_blocked(data_of(binding.value), values):
             return None
-        return _summed(expr, emit, aligned=not is_marked)
+        return _summed(expr, emit, aligned=not is_global_average)
 
     concerned = (*_ROWS, *_FUNCTIONS, "matmul")
     changed = rewrite(mod, rule) if any(op_name(value) in concerned for value in values.values()) else mod

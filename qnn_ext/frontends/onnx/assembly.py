@@ -12,6 +12,7 @@ from tvm import relax
 from ...errors import ModelFormatError, ShapeError
 from ...op.base import constant, constant_value, shape_of
 from ...op.check import DTYPES, check_bounds
+from ...passes.marks import Mark
 from ..assembly import Assembly
 from .neighbours import Neighbours
 from .reader import Model
@@ -23,7 +24,7 @@ class OnnxAssembly(Assembly):
     constants:     name -> value
     narrow_dtypes: name -> "int4" and the like, where a value is held in 8 bits
     neighbours:    the operators of the graph that is converted
-    marked:        names of variables of which passes must know more than their operators tell, see `with_marks`
+    marked:        variables of which passes must know more than their operators tell, by their names
     """
 
     def __init__(self, model: Model, largest: Mapping[str, int] | None = None) -> None:
@@ -35,7 +36,7 @@ class OnnxAssembly(Assembly):
         self.constants = dict(model.constants)
         self.narrow_dtypes = dict(model.narrow_dtypes)
         self.neighbours = Neighbours()
-        self.marked: list[str] = []
+        self.marked: dict[str, Mark] = {}
         self._values: dict[str, relax.Expr] = {}
 
     @contextmanager
@@ -48,11 +49,11 @@ class OnnxAssembly(Assembly):
         finally:
             self.constants, self.narrow_dtypes, self._values = outside
 
-    def emit_marked(self, expr: relax.Expr, name: str) -> relax.Expr:
-        """`emit`, and remember the variable."""
+    def emit_marked(self, expr: relax.Expr, name: str, mark: Mark) -> relax.Expr:
+        """`emit`, and mark the variable."""
         bound = self.emit(expr, name)
         if isinstance(bound, relax.Var):
-            self.marked.append(bound.name)
+            self.marked[bound.name] = mark
         return bound
 
     def value(self, name: str) -> relax.Expr:

@@ -20,8 +20,9 @@ from ...op.folding import known_value
 from ...passes.blocked_sums import ask_for_blocks
 from ...passes.blockwise import keep_packed
 from ...passes.float_weights import TRANSPOSED, round_float_weights
+from ...passes.marks import with_marks, without_marks
 from ...passes.onnxruntime_means import onnxruntime_means
-from ...passes.onnxruntime_rows import onnxruntime_rows, quantizes, with_marks, without_marks
+from ...passes.onnxruntime_rows import onnxruntime_rows, quantizes
 from ...passes.qdq_to_integer import qdq_to_integer
 from ..batch import OpenBatchError, with_open_batch
 from ..bound import bound_value, check_bound

@@ -10,7 +10,7 @@ from tvm import IRModule, relax
 from ...module import FloatNote
 from ...op.arguments import data_of, factors_of
 from ..float_weights import TRANSPOSED
-from ..onnxruntime_rows import MARKS
+from ..marks import Mark, marks_of
 from ..rewrite import Rebuild, bindings_of, op_name
 from .context import Carried, Context
 from .notes import reason_for
@@ -33,7 +33,7 @@ class Walker:
         self._carried = Carried(self._new, rounds_biases)
         self._notes: list[FloatNote] = []
         self._in_float, self._wide = in_float, wide
-        self._marked = frozenset(map(str, (mod["main"].attrs or {}).get(MARKS) or ()))
+        self._marks = marks_of(mod["main"])
 
     def run(self) -> tuple[IRModule, tuple[FloatNote, ...]]:
         """The module with integer operators, and a note for each operator that stays in float."""
@@ -64,7 +64,7 @@ class Walker:
     def _stays_float(self, value: Any, var: Any) -> bool:
         """Whether the framework computes it in float: the operator wherever it is, or this product."""
         name = op_name(value)
-        if name in self._in_float or (name == "matmul" and var.name in self._marked):
+        if name in self._in_float or self._marks.get(var.name) is Mark.PRODUCT:
             return True
         return name in self._wide and not self._is_of_bytes(value, var)
 

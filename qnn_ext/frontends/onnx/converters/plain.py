@@ -9,6 +9,7 @@ from tvm import relax
 
 from ....limits import check_rank
 from ....op.base import constant, normalize_axis
+from ....passes.marks import Mark
 from ..fallback import convert_with_tvm
 from ..fusions.gelu import gelu_argument, gelu_by_tanh
 from ..fusions.layer_normalization import layer_normalization, rms_normalization
@@ -61,7 +62,7 @@ def unary(node: Node) -> relax.Expr:
 def function_of_eigen(node: Node) -> relax.Expr:
     """A function that has other bits in quantized models, see `passes.onnxruntime_rows`."""
     function = {"Cos": relax.op.cos, "Log": relax.op.log, "Sin": relax.op.sin}[node.op_type]
-    return node.assembly.emit_marked(function(node.input(0)), node.outputs[0])
+    return node.assembly.emit_marked(function(node.input(0)), node.outputs[0], Mark.FUNCTION)
 
 
 @converter(*_BINARY)
@@ -81,7 +82,7 @@ def binary(node: Node) -> relax.Expr | list[relax.Expr]:
         return argument
     result = _BINARY[node.op_type](node.input(0), node.input(1))
     if node.op_type == "Add" and _may_differ(*map(node.assembly.model.declared_shape, node.operator.inputs)):
-        return node.assembly.emit_marked(result, node.outputs[0])
+        return node.assembly.emit_marked(result, node.outputs[0], Mark.UNLIKE_SHAPES)
     return result
 
 
@@ -118,7 +119,7 @@ def leaky_relu(node: Node) -> relax.Expr:
 def global_average_pool(node: Node) -> relax.Expr:
     """The mean over all spatial dimensions, which are kept with the length 1."""
     mean = relax.op.mean(node.input(0), list(range(2, len(node.shape(0)))), keepdims=True)
-    return node.assembly.emit_marked(mean, node.outputs[0])
+    return node.assembly.emit_marked(mean, node.outputs[0], Mark.GLOBAL_AVERAGE)
 
 
 @converter("Transpose")

@@ -9,6 +9,7 @@ from tvm import relax
 
 from ....limits import check_elements
 from ....op.base import constant, constant_value, normalize_axis
+from ....passes.marks import Mark
 from ...building import sign_or_nan, to_bfloat16
 from ..fallback import convert_with_tvm
 from ..node import Node
@@ -203,7 +204,7 @@ def swish(node: Node) -> relax.Expr:
 def reduce_sum(node: Node) -> relax.Expr:
     """A sum, told from those of other reductions, which ONNX Runtime adds one by one."""
     (total,) = convert_with_tvm(node)
-    return node.assembly.emit_marked(total, node.outputs[0])
+    return node.assembly.emit_marked(total, node.outputs[0], Mark.SUM)
 
 
 @converter("ReduceMax", "ReduceMin", since=20)

@@ -9,6 +9,7 @@ from tvm import relax
 
 from ....limits import charge
 from ....op.base import constant, constant_value, shape_of
+from ....passes.marks import Mark
 from ..fusions.chain import Chain
 from ..node import Node
 from ..registry import MICROSOFT, converter
@@ -203,7 +204,7 @@ def gemm(node: Node) -> relax.Expr:
     if beta != 1.0:
         summand = node.emit(relax.op.multiply(summand, constant(np.asarray(beta, dtype))))
     total = relax.op.add(product, summand)
-    return node.assembly.emit_marked(total, node.outputs[0]) if alpha != 1.0 else total
+    return node.assembly.emit_marked(total, node.outputs[0], Mark.SCALED_PRODUCT) if alpha != 1.0 else total
 
 
 def _weight_only(node: Node) -> relax.Expr | None:
@@ -295,6 +296,6 @@ def _as_matmul(node: Node, equation: str, operands: list[relax.Expr]) -> relax.E
 
     product = relax.op.matmul(arranged(operands[0], left, rows, inner), arranged(operands[1], right, inner, columns))
     computed = [*batch, *rows, *columns]
-    computed_in_float = node.assembly.emit_marked(product, node.outputs[0])
+    computed_in_float = node.assembly.emit_marked(product, node.outputs[0], Mark.PRODUCT)
     spread = node.emit(relax.op.reshape(computed_in_float, tuple(sizes[c] for c in computed)))
     return relax.op.permute_dims(spread, [computed.index(letter) for letter in result])

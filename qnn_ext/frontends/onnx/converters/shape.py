@@ -9,6 +9,7 @@ from tvm import relax
 
 from ....limits import check_elements
 from ....op.base import constant
+from ....passes.marks import Mark
 from ..node import Node
 from ..registry import converter
 
@@ -85,7 +86,7 @@ def flatten(node: Node) -> relax.Expr:
     dims = (math.prod(data[:axis]), math.prod(data[axis:]))
     if dims == data:
         return node.input(0)
-    return node.assembly.emit_marked(relax.op.reshape(node.input(0), dims), node.outputs[0])
+    return node.assembly.emit_marked(relax.op.reshape(node.input(0), dims), node.outputs[0], Mark.FLATTEN)
 
 
 @converter("EyeLike", since=9)

@@ -10,6 +10,7 @@ from tvm import relax
 
 from .... import op as qnn
 from ....op.base import constant, shape_of
+from ....passes.marks import Mark
 from ...run_time import checked_indices
 from ..node import Node
 from ..registry import MICROSOFT, converter
@@ -126,7 +127,7 @@ def skip_layer_normalization(node: Node) -> list[relax.Expr]:
     """Layer normalization of input + skip + bias; the fourth output is that sum."""
     total = _skipped(node, 4)
     normed = _norm(node, total, node.input(2), node.input(3) if node.has_input(3) else None)
-    return _outputs(node, node.assembly.emit_marked(normed, node.outputs[0]), total)
+    return _outputs(node, node.assembly.emit_marked(normed, node.outputs[0], Mark.NORM_OF_SUM), total)
 
 
 @converter("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
@@ -134,7 +135,7 @@ def skip_simplified_layer_normalization(node: Node) -> list[relax.Expr]:
     """x / √(mean(x²) + epsilon) · gamma of x = input + skip + bias; the fourth output is x."""
     total = _skipped(node, 3)
     normed = relax.op.nn.rms_norm(total, node.input(2), axes=[-1], epsilon=node.attribute("epsilon", 1e-12))
-    return _outputs(node, node.assembly.emit_marked(normed, node.outputs[0]), total)
+    return _outputs(node, node.assembly.emit_marked(normed, node.outputs[0], Mark.NORM_OF_SUM), total)
 
 
 # ---- activations -------------------------------------------------------------------------------------------------
