@@ -3,10 +3,10 @@ floats.
 
     over axes in front of others                     →  qnn.pool_sum, one element after another
     the same in batches, (N, summed, C)              →  elements four by four, as a row of ones times a matrix
-    over the last axes, if it has more than 8 bits   →  qnn.lane_sum
+    over the last axes, with exceptions              →  qnn.lane_sum
 
-Where it is quantized to 8 bits, the sum of 8 bits over the last axes stays: integers add it up, and differ only if the
-mean is within a float's last bits of the midpoint between two steps.
+Integers add up the last axes of bytes that are quantized to bytes again, and of what convolutions compute: the mean is
+a last bit off, and what it is quantized to a step, if the mean lies halfway between two.
 
 Images lie channels last where ONNX Runtime's integer convolutions write them, and stay so up to the next one. A mean
 over the pixels between two such convolutions, as in squeeze-and-excitation, is thus one over axes in front of the
@@ -32,7 +32,7 @@ from .bodies import with_bodies
 from .layout.forms import static_shape
 from .marks import Mark, marks_of
 from .onnxruntime_rows import added, parts_of_sum, summed_axes
-from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite, variables_of
+from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite, total_of, variables_of
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _THROUGH = (Kind.POINTWISE, Kind.JOIN, Kind.SUM, Kind.SELECTION)
@@ -66,25 +66,46 @@ def _added(call: relax.Call, var: Any, dequantize: relax.Call, graph: _Graph, em
     rank = len(shape)
     order = [0, *range(2, rank), 1] if graph.is_channels_last(var, axes) else list(range(rank))
     parts = parts_of_sum([(shape[axis], axis in axes) for axis in order])
-    if parts is None or (parts[2] == 1 and graph.stays_in_bytes(var)):
+    if parts is None or (parts[2] == 1 and graph.is_left_to_integers(var)):
         return None
-    if parts[2] == 1 or parts[0] > 1:
-        total = added(permute(data_of(call), order, emit), parts, emit, aligned=not graph.is_global_average(var))
-    elif _stores_few_bits(dequantize):
-        stored, *parameters = dequantize.args
+    if parts[2] > 1 and _stores_few_bits(dequantize):
+        stored, scale, zero_point = dequantize.args
         stored = permute(stored, order, emit)
-        if [axis in axes for axis in order] != [False, *[True] * (rank - 2), False]:
-            stored = reshape(stored, parts, emit)
-        window = shape_of(stored)[1:-1]
-        total = emit(
-            qnn.pool_sum(stored, parameters[0], parameters[1], window, (1,) * len(window), (0,) * 2 * len(window))
-        )
+        if parts[0] > 1:
+            total = _by_fours(reshape(stored, parts, emit), scale, zero_point, emit)
+        else:
+            if [axis in axes for axis in order] != [False, *[True] * (rank - 2), False]:
+                stored = reshape(stored, parts, emit)
+            total = _windows(stored, scale, zero_point, shape_of(stored)[1:-1], emit)
+    elif parts[2] == 1 or parts[0] > 1:
+        total = added(permute(data_of(call), order, emit), parts, emit, aligned=not graph.is_global_average(var))
     else:
         return None
     if op_name(call) == "mean":
         total = emit(relax.op.divide(total, constant(np.float32(parts[1]))))
     total = reshape(total, [1 if axis in axes else shape[axis] for axis in order], emit)
     return reshape(permute(total, [order.index(axis) for axis in range(rank)], emit), shape_of(call), emit)
+
+
+def _windows(
+    stored: relax.Expr, scale: relax.Expr, zero_point: relax.Expr, size: tuple[int, ...], emit: Emit
+) -> relax.Expr:
+    """The sum of each window of this size, one beside the other."""
+    return emit(qnn.pool_sum(stored, scale, zero_point, size, size, (0,) * 2 * len(size)))
+
+
+def _by_fours(stored: relax.Expr, scale: relax.Expr, zero_point: relax.Expr, emit: Emit) -> relax.Expr:
+    """Sums of four elements each of (N, summed, C), added up, and those of two and one that are left."""
+    batch, count, channels = shape_of(stored)
+    whole, totals = count // 4 * 4, []
+    if whole:
+        fours = permute(_windows(stored, scale, zero_point, (4,), emit), [1, 0, 2], emit)
+        totals.append(reshape(emit(relax.op.sum(fours, [0])), (batch, 1, channels), emit))
+    for size, begin in ((2, whole), (1, count - 1)):
+        if count & size:
+            part = emit(relax.op.strided_slice(stored, [1], [begin], [begin + size]))
+            totals.append(_windows(part, scale, zero_point, (size,), emit))
+    return total_of(totals, emit)
 
 
 def _stores_few_bits(dequantize: relax.Call) -> bool:
@@ -118,13 +139,20 @@ class _Graph:
         """Whether it is ONNX's GlobalAveragePool."""
         return self._marks.get(var.name) is Mark.GLOBAL_AVERAGE
 
-    def stays_in_bytes(self, var: Any) -> bool:
-        """Whether dequantized bytes are added up, and quantized to bytes at once."""
-        reader = only_reader(var, self._readers, self._bindings)
-        if reader is None or op_name(reader.value) != "qnn.quantize":
-            return False
-        dequantize = self.values[data_of(self.values[var])]
-        return {str(one.ty.dtype) for one in (dequantize.args[0], reader.var)} <= {"int8", "uint8"}
+    def is_left_to_integers(self, var: Any) -> bool:
+        """Whether integers add up the last axes: bytes that are quantized to bytes again, and results of convolutions,
+        whose channels lie last here too. Moving them to the front would take longer than the convolution at times."""
+        data = data_of(self.values[var])
+        if self._follows_convolutions(data):
+            return True
+        while (reader := only_reader(var, self._readers, self._bindings)) is not None:
+            if op_name(reader.value) == "qnn.quantize":
+                dtypes = {str(one.ty.dtype) for one in (self.values[data].args[0], reader.var)}
+                return dtypes <= {"int8", "uint8"}
+            if traits_of(reader.value).kind is not Kind.MOVE:
+                break
+            var = reader.var
+        return False
 
     def is_channels_last(self, var: Any, axes: Collection[int]) -> bool:
         """Whether ONNX Runtime takes this mean over the pixels of images whose channels are last: those of an integer

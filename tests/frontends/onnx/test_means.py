@@ -6,7 +6,7 @@ import pytest
 import qnn_ext
 from qnn_ext.frontends.onnx import from_onnx
 
-from .graphs import interpret, model, node, require_exact_ort, run_ort, value
+from .graphs import interpret, model, node, operators, require_exact_ort, run_ort, value
 
 FEW = {"s": np.float32(0.037), "z": np.uint8(131), "w": np.float32(0.01), "v": np.int8(0), "b": np.float32(0.00037)}
 
@@ -51,14 +51,18 @@ def _network(rng, channels, size, batch, behind, operator="ReduceMean"):
 @pytest.mark.parametrize("operator", ["ReduceMean", "ReduceSum"])
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("behind", ["nothing", "rows", "convolution"])
-def test_over_pixels_between_convolutions(operator, batch, behind, rng):
+def test_over_pixels_of_a_convolution(operator, batch, behind, rng):
+    """In front of another one exact; where they are the last, ONNX Runtime has moved the channels to the front, and
+    integers here, whose channels stay last, may be a last bit off."""
     proto = _network(rng, 21, (9, 7), batch, behind, operator)
     require_exact_ort(proto, optimized=True)
     x = (rng.standard_normal((batch, 3, 9, 7)) * 3).astype(np.float32)
     expected = run_ort(proto, {"x": x}, optimized=True)
-    for found in (interpret(proto, {"x": x}), qnn_ext.build(from_onnx(proto), num_threads=1).run([x]).values()):
-        for one, other in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one, other)
+    module = from_onnx(proto)
+    assert ("qnn.sum" in operators(module)) == (behind != "convolution")
+    for results in (qnn_ext.Interpreter(module).run({"x": x}), qnn_ext.build(module, num_threads=1).run([x])):
+        for one, other in zip(results.values(), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=0 if behind == "convolution" else 1e-6)
 
 
 @pytest.mark.parametrize(
