@@ -4,8 +4,7 @@
 
 in quantized ONNX models (see `blocked_sums`), on CPUs with the instruction that ONNX Runtime's order of sums follows
 from. Activations are quantized again behind such a product, where a last bit may decide between two steps. Elsewhere
-the order of `blockwise_dense_int8` is as good, and several times as fast where many rows share weights: products of
-more than a few rows keep it, too.
+the order of `blockwise_dense_int8` is as good, and faster where many rows share weights.
 
 A bias, constant, is added before the zero points' term, be it the operator's own or added by an Add behind it, which
 ONNX Runtime makes its own; also where the rows have several axes.
@@ -31,8 +30,6 @@ from .blocked_sums import asks_for_blocks
 from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite
 
 _INSTRUCTION = "vpdpbusd_512"
-MOST_ROWS = 16
-"""Of data: up to here the kernel is no slower than ONNX Runtime's, as the weights have to be read in any case."""
 
 
 def blockwise_lanes(mod: IRModule, target: Target) -> IRModule:
@@ -83,7 +80,6 @@ def _is_summed_so(expr: relax.Expr) -> bool:
     groups = groups_of(shape_of(parts["data"])[1], block)
     return (
         known
-        and shape_of(expr)[0] <= MOST_ROWS
         and dtype in WEIGHT_DTYPES
         and block in BLOCKS
         and shape_of(parts["data_scale"])[1] == groups

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvm.target import Target
 
 import qnn_ext
 from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.module import QnnModule
+from qnn_ext.targets.features import has_feature, host_cpu
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -143,3 +145,11 @@ def integer_model() -> Any:
         "high": np.float32(1),
     }
     return model(nodes, [value("x", (1, 3, 8, 8))], [value("y", None)], constants)
+
+
+def compiled_and_expected(proto: Any, feed: Mapping[str, np.ndarray]) -> tuple[list[Any], list[Any]]:
+    """What the engine gives, and ONNX Runtime."""
+    if not has_feature(Target({"kind": "llvm", "mcpu": host_cpu()}), "avx512vnni"):
+        pytest.skip("ONNX Runtime adds up in another order on this CPU, which has no AVX-512 VNNI")
+    engine = qnn_ext.build(from_onnx(proto), num_threads=1)
+    return list(engine.run(feed).values()), run_ort(proto, feed, optimized=True)

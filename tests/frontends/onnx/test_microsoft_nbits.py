@@ -3,15 +3,13 @@ differ where they are added in another order."""
 
 import numpy as np
 import pytest
-from tvm.target import Target
 
 import qnn_ext
 from qnn_ext.compiling.coverage import coverage
 from qnn_ext.errors import ModelFormatError, UnsupportedOperatorError
 from qnn_ext.numerics.packed import pack
-from qnn_ext.targets.features import has_feature, host_cpu
 
-from .graphs import onnx, run_ort
+from .graphs import compiled_and_expected, onnx
 from .single_op import MICROSOFT, compare, const, full_range, single_op
 
 TOLERANCE = 1e-6  # of the largest result: 30 roundings, of which 256 terms in blocks of 16 to 128 make about 10
@@ -62,15 +60,7 @@ def test_a_last_block_that_is_shorter(rows, level, rng):
     check(rng, (rows, 50, 7), 4, 16, level, zeros="integers")
 
 
-def compiled_and_expected(proto, feed):
-    """What the engine gives, and ONNX Runtime."""
-    if not has_feature(Target({"kind": "llvm", "mcpu": host_cpu()}), "avx512vnni"):
-        pytest.skip("ONNX Runtime adds up in another order on this CPU, which has no AVX-512 VNNI")
-    engine = qnn_ext.build(qnn_ext.from_onnx(proto), num_threads=1)
-    return list(engine.run(feed).values()), run_ort(proto, feed, optimized=True)
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("rows", [1, 2, 33])
 @pytest.mark.parametrize("bits, block", [(4, 16), (4, 32), (4, 64), (4, 128), (4, 512), (8, 32), (8, 64), (8, 256)])
 @pytest.mark.parametrize("zeros", [None, "integers"])
 def test_bits_of_onnx_runtime(zeros, bits, block, rows, rng):
