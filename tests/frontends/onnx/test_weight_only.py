@@ -10,7 +10,7 @@ from qnn_ext.frontends.onnx import from_onnx
 from qnn_ext.op.base import constant_value
 from qnn_ext.passes.rewrite import bindings_of, op_name, operands
 
-from .graphs import model, node, onnx, operators, run_ort, value
+from .graphs import compiled_and_expected, model, node, onnx, operators, run_ort, value
 
 DEPTH, UNITS = 40, 12
 TOLERANCE = 1e-6  # of the largest result: two sums of 40 products in different orders
@@ -78,6 +78,57 @@ def test_per_channel(kind, dtype, zeros, rng):
     (expected,) = run_ort(proto, {"x": x}, optimized=True)
     for run in (qnn_ext.Interpreter(module), qnn_ext.build(module, num_threads=1)):
         np.testing.assert_allclose(run(x), expected, rtol=0, atol=TOLERANCE * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 16, 33])
+@pytest.mark.parametrize("kind", ["MatMul", "per tensor"])
+@pytest.mark.parametrize(("dtype", "zeros"), [("int8", False), ("int8", True), ("uint8", True)])
+def test_bits_of_onnx_runtime(dtype, zeros, kind, rows, rng):
+    proto, _ = network(kind, dtype, zeros, rng)
+    proto.graph.input[0].CopyFrom(value("x", (rows, DEPTH)))
+    proto.graph.output[0].CopyFrom(value("y", (rows, UNITS)))
+    x = rng.standard_normal((rows, DEPTH)).astype(np.float32)
+    (found,), (expected,) = compiled_and_expected(proto, {"x": x})
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "declared", "in_integers"),
+    [
+        ((2, 3), True, False),
+        (("batch", 3), True, True),
+        ((2, "length"), True, True),
+        (("batch", "length"), False, True),
+        ((2, 3), False, False),
+        (("rows",), True, False),
+        (("batch", 2, 3), True, True),
+    ],
+)
+def test_biases_where_dimensions_are_open(shape, declared, in_integers, rng):
+    """ONNX Runtime makes a Gemm of a product and its bias, behind which 8 bits keep the weight's floats; not where it
+    lacks a size of three or more dimensions."""
+    constants = {
+        "w": rng.integers(-128, 128, (DEPTH, UNITS)).astype(np.int8), "s": np.float32(0.01),
+        "c": rng.integers(-999, 1000, UNITS).astype(np.int32), "t": np.float32(0.002),
+        "step": np.float32(0.05), "zero": np.uint8(128),
+    }  # fmt: skip
+    nodes = [
+        *([] if declared else [node("Erf", ["x"], ["a"])]),
+        node("DequantizeLinear", ["w", "s"], ["d"]),
+        node("DequantizeLinear", ["c", "t"], ["bias"]),
+        node("MatMul", ["x" if declared else "a", "d"], ["m"]),
+        node("Add", ["bias", "m"], ["n"]),
+        node("QuantizeLinear", ["n", "step", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "step", "zero"], ["y"]),
+    ]
+    arrays = {name: np.asarray(array) for name, array in constants.items()}
+    proto = model(nodes, [value("x", (*shape, DEPTH))], [value("y", (*shape, UNITS))], arrays)
+    sizes = {name: 3 for name in shape if isinstance(name, str)}
+    module = from_onnx(proto, sizes or None)
+    assert ("qnn.blockwise_dense_int8" in operators(module)) == in_integers
+    x = rng.standard_normal((*(sizes.get(size, size) for size in shape), DEPTH)).astype(np.float32)
+    (expected,) = run_ort(proto, {"x": x}, optimized=True)
+    np.testing.assert_array_equal(qnn_ext.build(module, num_threads=1)(x), expected)
 
 
 def test_weights_that_the_graph_quantizes_block_by_block(rng):

@@ -166,7 +166,7 @@ def _is_left_alone(node: Node) -> bool:
             if not _is_dropped(node, reader):
                 return _only_reader(node, reader.outputs[0]) is not None
         elif reader.op_type == "Add":
-            if node.op_type == "Gemm" or is_moved or not _adds_bias(node, reader):
+            if node.op_type == "Gemm" or is_moved or not _adds_bias(node, reader) or _has_open_rows(node, reader):
                 return False
             is_moved = len(node.shape(0)) != 2  # it becomes a Gemm between two Reshapes
         elif reader.op_type not in _MOVES:
@@ -201,6 +201,19 @@ def _adds_bias(node: Node, add: Operator) -> bool:
     graph, constants = node.assembly.neighbours, node.assembly.constants
     stored = [name in constants or graph.writers.get(name) for name in add.inputs]
     return any(found is True or (found and found.op_type in ("Constant", "DequantizeLinear")) for found in stored)
+
+
+def _has_open_rows(node: Node, add: Operator) -> bool:
+    """Whether operand A has more or fewer than two dimensions, and not all are numbers to ONNX Runtime, which then has
+    no shape for the Reshapes around a Gemm: the bias stays an addition. Where the file gives no shape, those of the
+    model's inputs decide."""
+    if len(node.shape(0)) == 2:
+        return False
+    model = node.assembly.model
+    declared = map(model.declared_shape, (node.input_name(0), node.outputs[0], add.outputs[0]))
+    shape = next((shape for shape in declared if shape), None)
+    shapes = [one.shape for one in model.inputs] if shape is None else [shape]
+    return any(one is None or not all(isinstance(size, int) for size in one) for one in shapes)
 
 
 def _bits_8(node: Node, names: Sequence[str]) -> bool:
