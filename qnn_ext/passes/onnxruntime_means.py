@@ -36,6 +36,7 @@ from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _THROUGH = (Kind.POINTWISE, Kind.JOIN, Kind.SUM, Kind.SELECTION)
+_PARTS = ("nn.pad", "split", "strided_slice")
 
 
 def onnxruntime_means(mod: IRModule) -> IRModule:
@@ -116,6 +117,12 @@ def _stores_few_bits(dequantize: relax.Call) -> bool:
     )
 
 
+def _passes_images(value: relax.Expr) -> bool:
+    """Whether it computes images in whichever layout it is given some."""
+    is_part = isinstance(value, relax.TupleGetItem) or op_name(value) in _PARTS
+    return is_part or traits_of(value).kind in _THROUGH
+
+
 class _Graph:
     """What is in front of the variables of `main` and behind them."""
 
@@ -172,7 +179,7 @@ class _Graph:
                 return False
             if self._is_convolution(value) or current in self._known:
                 continue
-            if traits_of(value).kind not in _THROUGH:
+            if not _passes_images(value):
                 return False
             more = [one for one in variables_of(value) if one not in seen]
             seen.update(more)
@@ -190,12 +197,12 @@ class _Graph:
                 seen.add(reader.var)
                 if self._is_convolution(reader.value):
                     return True
-                if traits_of(reader.value).kind in _THROUGH:
+                if _passes_images(reader.value):
                     pending.append(reader.var)
         return False
 
     def _is_convolution(self, call: Any) -> bool:
-        """Whether it is one of dequantized data and weights."""
+        """Whether it is one of integers, or of dequantized data and weights."""
         if op_name(call) not in _CONVOLUTIONS:
-            return False
+            return op_name(call) == "qnn.conv2d"
         return all(op_name(self.values.get(factor)) == "qnn.dequantize" for factor in factors_of(call))

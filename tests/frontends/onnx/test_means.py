@@ -65,6 +65,33 @@ def test_over_pixels_of_a_convolution(operator, batch, behind, rng):
             np.testing.assert_allclose(one, other, rtol=0 if behind == "convolution" else 1e-6)
 
 
+@pytest.mark.parametrize("is_split", [False, True])
+def test_over_pixels_between_operators_of_integers(is_split, rng):
+    """QLinearConv, with halves of its channels in another order."""
+    qparams = ["w", "v", "s", "z"]
+    halves = [
+        node("Split", ["d"], ["d0", "d1"], axis=1, num_outputs=2),
+        node("Concat", ["d1", "d0"], ["c"], axis=1),
+        *_pair("c", "e"),
+    ]
+    nodes = [
+        node("QLinearConv", ["x", "s", "z", "f", *qparams], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        *(halves if is_split else []),
+        node("ReduceMean", ["e" if is_split else "d", "axes"], ["y"]),
+        node("QuantizeLinear", ["y", "s", "z"], ["r"]),
+        node("QLinearConv", ["r", "s", "z", "g", *qparams], ["u"]),
+    ]
+    constants = {**FEW, "axes": np.array([2, 3])}
+    constants["f"], constants["g"] = (rng.integers(-127, 128, (n, 32, 1, 1)).astype(np.int8) for n in (32, 8))
+    outputs = [value("y", None), value("u", None, np.uint8)]
+    proto = model(nodes, [value("x", (1, 32, 9, 7), np.uint8)], outputs, constants)
+    x = rng.integers(0, 256, (1, 32, 9, 7)).astype(np.uint8)
+    found = qnn_ext.build(from_onnx(proto), num_threads=1).run([x]).values()
+    for one, other in zip(found, run_ort(proto, {"x": x}, optimized=True), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     "shape, axes",
     [((1, 50, 24), (1,)), ((1, 1, 50, 24), (-2,)), ((2, 7, 24), (1,)), ((4, 30, 5), (1,)), ((30, 9), (0,)),
