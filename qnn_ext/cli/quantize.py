@@ -20,7 +20,7 @@ from ..module import QnnModule
 from ..op.base import constant_value
 from ..passes.bodies import every_binding
 from ..passes.rewrite import operands
-from ..quantize.accuracy import Accuracy
+from ..quantize.accuracy import QuantizedAccuracy
 from ..quantize.analysis import Analysis, analyze
 from ..quantize.config import QConfig, replace_fields
 from ..quantize.control import KEEP, control_accuracy
@@ -434,7 +434,7 @@ def _coverage(module: QnnModule) -> dict[str, Any]:
 def _print(
     console: Console,
     summary: dict[str, Any],
-    accuracy: Accuracy | None,
+    accuracy: QuantizedAccuracy | None,
     analysis: Analysis | None,
     search: SearchReport | None,
 ) -> None:

@@ -6,7 +6,7 @@
 The stages of `quantize`, each of which can be called separately: fold → annotate → calibrate → realize.
 """
 
-from .accuracy import Accuracy
+from .accuracy import QuantizedAccuracy
 from .analysis import analyze
 from .annotate import Site, annotate, sites
 from .balance import balance
@@ -29,13 +29,13 @@ from .stages import Stages, stages
 from .table import CalibrationTable, fingerprint
 
 __all__ = [
-    "Accuracy",
     "Batches",
     "CalibrationTable",
     "Controlled",
     "ImageFolder",
     "LayerConfig",
     "QConfig",
+    "QuantizedAccuracy",
     "Range",
     "Shards",
     "Site",

@@ -21,7 +21,7 @@ _SAMPLES = 16, 64  # batches, of large and of small models
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class QuantizedAccuracy:
     """A quantized model against the float one, on the first batches of the data that it was quantized with.
 
     outputs: model output → Fidelity of what the integers compute; samples: batches
@@ -47,7 +47,7 @@ class Accuracy:
 
 def measured(
     exact: QnnModule, quantized: QnnModule, data: Batches | None, engine: Engine | None = None
-) -> Accuracy | None:
+) -> QuantizedAccuracy | None:
     """The accuracy of a quantized model; None without data, with data that other machines read, and of outputs whose
     size is known only at run time, which cannot be compared value by value.
 
@@ -60,4 +60,4 @@ def measured(
     reference = compile_module(exact, cache=cache)
     found = compare(reference, engine or compile_module(quantized, cache=cache), data, affordable(exact, *_SAMPLES))
     outputs = {name: output.fidelity for name, output in found.outputs.items()}
-    return Accuracy(outputs, found.samples, coverage(quantized).share_in_8_bits)
+    return QuantizedAccuracy(outputs, found.samples, coverage(quantized).share_in_8_bits)

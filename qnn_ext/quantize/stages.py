@@ -19,7 +19,7 @@ from ..op.relax_table import traits_of
 from ..passes.bodies import every_binding, everywhere
 from ..passes.rewrite import Emit, Rebuild, bindings_of, op_name, plain_attrs, rewrite
 from ..running.engine import Engine
-from .accuracy import Accuracy, measured
+from .accuracy import QuantizedAccuracy, measured
 from .annotate import annotate, sites
 from .annotate.families import quantized_operators
 from .balance import balance
@@ -80,12 +80,12 @@ class Stages(Mapping[str, QnnModule]):
         return list(self.modules.values())[-1]
 
     @cached_property
-    def accuracy(self) -> Accuracy | None:
+    def accuracy(self) -> QuantizedAccuracy | None:
         """The result against the float model on some of the data, both built and run when first asked for; None as
         `measured` says."""
         return self.measured()
 
-    def measured(self, engine: Engine | None = None) -> Accuracy | None:
+    def measured(self, engine: Engine | None = None) -> QuantizedAccuracy | None:
         """`accuracy`, with an engine of the result that is already built."""
         return None if self.source is None else measured(self.source, self.result, self.data, engine)
 
