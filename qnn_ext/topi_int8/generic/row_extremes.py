@@ -15,12 +15,11 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...targets.features import current_backend, current_registers
-from .nest import memory, nest
+from .nest import memory, nest, number
+from .operands import Expr
 
 _LEAST_LANES = 4
 _SIDE_BY_SIDE = 4  # registers, so that one comparison need not wait for the one before it
-
-Expr = Any
 
 
 def has_vectors(dtype: str, length: int) -> bool:
@@ -43,29 +42,34 @@ def _nest(ins: Sequence[Any], outs: Sequence[Any], rows: int, length: int, large
     width = _SIDE_BY_SIDE * current_registers().lanes(32)
     while width > length:
         width //= 2
-    lanes = tirx.Ramp(tirx.const(0, "int32"), 1, width)
+    lanes = _lanes(number(0), width)
     with IRBuilder() as builder, loop(0, rows) as row:
         best = memory([width], "float32")
         best[lanes] = values[row, lanes]
 
         def take(start: Expr) -> None:
-            best[lanes] = extreme(best[lanes], values[row, tirx.Ramp(start, 1, width)])
+            best[lanes] = extreme(best[lanes], values[row, _lanes(start, width)])
 
         if (whole := length // width) > 1:
             with T.serial(1, whole) as piece:
                 take(piece * width)
         if length % width:
-            take(tirx.const(length - width, "int32"))
+            take(number(length - width))
         results[row] = _folded(best, width, extreme)
     return builder.get()
+
+
+def _lanes(start: Expr, width: int) -> Expr:
+    """The positions of so many neighbours."""
+    return tirx.Ramp(start, 1, width)
 
 
 def _folded(values: Any, width: int, extreme: Callable[[Expr, Expr], Expr]) -> Expr:
     """The extreme of a vector, repeatedly of its halves."""
     while width > 1:
-        vector = values[tirx.Ramp(tirx.const(0, "int32"), 1, width)]
+        vector = values[_lanes(number(0), width)]
         width //= 2
         halves = [tirx.Shuffle([vector], [*range(start, start + width)]) for start in (0, width)]
         values = memory([width], "float32")
-        values[tirx.Ramp(tirx.const(0, "int32"), 1, width) if width > 1 else 0] = extreme(*halves)
+        values[_lanes(number(0), width) if width > 1 else 0] = extreme(*halves)
     return values[0]
