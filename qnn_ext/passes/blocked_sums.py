@@ -12,7 +12,7 @@ neither fused nor in blocks, but four at a time; eight partial sums if the matri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,19 +136,36 @@ def _by_fours(call: relax.Call, emit: Emit) -> relax.Expr:
 
 def by_fours(products: relax.Expr, axis: int, terms: int, emit: Emit) -> relax.Expr:
     """The sum of products over an axis in this order."""
-    whole = terms // 4 * 4
 
     def part(start: int, stop: int, step: int = 1) -> relax.Expr:
         return emit(relax.op.strided_slice(products, [axis], [start], [stop], [step]))
 
-    totals = []
-    if whole:
+    def fours(whole: int) -> relax.Expr:
         groups = total_of([part(place, whole, 4) for place in range(4)], emit)
-        totals.append(emit(relax.op.sum(groups, [axis], keepdims=True)))
+        return emit(relax.op.sum(groups, [axis], keepdims=True))
+
+    def rest(start: int, stop: int) -> relax.Expr:
+        return total_of([part(place, place + 1) for place in range(start, stop)], emit)
+
+    return fours_and_rest(terms, fours, rest, emit)
+
+
+def fours_and_rest(
+    terms: int,
+    fours: Callable[[int], relax.Expr],
+    rest: Callable[[int, int], relax.Expr],
+    emit: Emit,
+) -> relax.Expr:
+    """The sum of so many terms in this order: of the sums of four each, then of two and of one that are left.
+
+    fours: the sum of the terms in front of a place, four by four; rest: that of the terms from one place to another
+    """
+    whole = terms // 4 * 4
+    totals = [fours(whole)] if whole else []
     if terms - whole >= 2:
-        totals.append(total_of([part(whole, whole + 1), part(whole + 1, whole + 2)], emit))
+        totals.append(rest(whole, whole + 2))
     if terms % 2:
-        totals.append(part(terms - 1, terms))
+        totals.append(rest(terms - 1, terms))
     return total_of(totals, emit)
 
 

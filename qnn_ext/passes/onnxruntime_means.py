@@ -28,11 +28,12 @@ from ..op.compound import permute, reshape
 from ..op.pool_sum import DTYPES
 from ..op.relax_table import traits_of
 from ..op.traits import Kind
+from .blocked_sums import fours_and_rest
 from .bodies import with_bodies
 from .layout.forms import static_shape
 from .marks import Mark, marks_of
 from .onnxruntime_rows import added, parts_of_sum, summed_axes
-from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite, total_of, variables_of
+from .rewrite import Emit, bindings_of, consumers, only_reader, op_name, rewrite, variables_of
 
 _CONVOLUTIONS = ("nn.conv1d", "nn.conv2d", "nn.conv3d")
 _THROUGH = (Kind.POINTWISE, Kind.JOIN, Kind.SUM, Kind.SELECTION)
@@ -96,17 +97,18 @@ def _windows(
 
 
 def _by_fours(stored: relax.Expr, scale: relax.Expr, zero_point: relax.Expr, emit: Emit) -> relax.Expr:
-    """Sums of four elements each of (N, summed, C), added up, and those of two and one that are left."""
+    """`blocked_sums.by_fours` over the second axis of (N, summed, C), of the stored values."""
     batch, count, channels = shape_of(stored)
-    whole, totals = count // 4 * 4, []
-    if whole:
-        fours = permute(_windows(stored, scale, zero_point, (4,), emit), [1, 0, 2], emit)
-        totals.append(reshape(emit(relax.op.sum(fours, [0])), (batch, 1, channels), emit))
-    for size, begin in ((2, whole), (1, count - 1)):
-        if count & size:
-            part = emit(relax.op.strided_slice(stored, [1], [begin], [begin + size]))
-            totals.append(_windows(part, scale, zero_point, (size,), emit))
-    return total_of(totals, emit)
+
+    def fours(_: int) -> relax.Expr:
+        sums = permute(_windows(stored, scale, zero_point, (4,), emit), [1, 0, 2], emit)
+        return reshape(emit(relax.op.sum(sums, [0])), (batch, 1, channels), emit)
+
+    def rest(start: int, stop: int) -> relax.Expr:
+        part = emit(relax.op.strided_slice(stored, [1], [start], [stop]))
+        return _windows(part, scale, zero_point, (stop - start,), emit)
+
+    return fours_and_rest(count, fours, rest, emit)
 
 
 def _stores_few_bits(dequantize: relax.Call) -> bool:
