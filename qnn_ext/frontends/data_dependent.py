@@ -219,7 +219,7 @@ def padded(
         if size is not None and isinstance(high, int) and min(low, high) >= 0:
             pads = [0] * (2 * len(shape))
             pads[2 * axis : 2 * axis + 2] = low, high
-            data = pad(sizes.builder.emit, data, pads, np.asarray(value).item())
+            data = sizes.builder.emit(pad(sizes.builder.emit, data, pads, np.asarray(value).item()))
             continue
         if size is not None:
             rest = high.rest if isinstance(high, Size) else None

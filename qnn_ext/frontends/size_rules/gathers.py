@@ -38,12 +38,14 @@ def _gather_elements(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
 
 @rule("gather_nd")
 def _gather_nd(sizes: Sizes, call: relax.Call) -> tuple[relax.Expr, Axes]:
-    """Indices of elements or rows, with such a size of their own."""
+    """Indices of elements or rows, with such a size of their own, or one that they share with the data's batches."""
     data, indices = call.args
     last, batch = len(shape_of(indices)) - 1, int(call.attrs.batch_dims)
-    if sizes.of(data) or any(axis == last or axis < batch for axis in sizes.of(indices)):
+    axes, found = sizes.of(data), sizes.of(indices)
+    alike = set(axes) == {axis for axis in found if axis < batch}
+    if last in found or not alike or any(not found[axis].same(size) for axis, size in axes.items()):
         raise sizes.refused(call)
-    return call, sizes.of(indices)
+    return call, found
 
 
 @rule("scatter_nd", "scatter_elements")

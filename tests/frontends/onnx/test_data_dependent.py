@@ -865,6 +865,27 @@ def test_gather_nd_of_rows_chosen_at_run_time(filtered, rng):
     assert shapes[2] == [(0, 4)]
 
 
+def test_rows_chosen_at_run_time_count_within_their_batches(rng):
+    """The places of detections among those of their image, as tf2onnx writes CombinedNonMaxSuppression: a GatherND
+    whose batches are the rows that are left; and rows of a table, padded at its start."""
+    nodes = [
+        node("NonZero", ["mask"], ["found"]),
+        node("Transpose", ["found"], ["places"]),
+        node("Slice", ["places", "zero", "one", "one"], ["batch"]),
+        node("Squeeze", ["batch", "one"], ["flat"]),
+        node("Gather", ["unit", "flat"], ["rows"]),
+        node("CumSum", ["rows", "first"], ["counts"], exclusive=1),
+        node("GatherND", ["counts", "batch"], ["rank"], batch_dims=1),
+        node("Pad", ["rows", "widths"], ["wider"]),
+    ]
+    constants = {"zero": I64([0]), "one": I64([1]), "first": np.int64(0), "unit": np.eye(3, dtype=F32)}
+    constants["widths"] = I64([1, 0, 0, 0])
+    outputs = [value("rank", None), value("wider", None)]
+    proto = model(nodes, [value("mask", (3, 6), np.bool_)], outputs, constants)
+    masks = [rng.random((3, 6)) < 0.5, np.ones((3, 6), np.bool_), np.zeros((3, 6), np.bool_)]
+    check(proto, *({"mask": mask} for mask in masks))
+
+
 def test_gather_nd_of_elements_chosen_at_run_time(rng):
     nodes = [
         node("NonZero", ["mask"], ["found"]),

@@ -83,6 +83,23 @@ def test_dft(parts, axis, length, mode):
     assert_close(proto, feed, tolerance)
 
 
+@pytest.mark.parametrize(("bins", "length"), [(9, None), (9, 16), (9, 17), (1, 1)])
+def test_dft_inverse_from_one_side(bins, length):
+    """torch.fft.irfft, as torch.export writes it: real values, from the half of the spectrum that has them all."""
+    size = None if length is None else np.int64(length)
+    known = {2} if length is None else {1, 2}
+    inputs = [real(2, 3, bins, 2), size, np.int64(-2)]
+    proto, feed = single("DFT", inputs, known, 20, inverse=1, onesided=1)
+    assert_close(proto, feed, 2e-6)
+
+
+def test_dft_from_one_side_refuses_other_lengths():
+    inputs = [real(2, 3, 9, 2), np.int64(12), np.int64(-2)]
+    proto, _ = single("DFT", inputs, {1, 2}, 20, inverse=1, onesided=1)
+    with pytest.raises(UnsupportedOperatorError, match=r"DFT.*9 bins to 12 values, which have 7: cut or pad"):
+        from_onnx(proto)
+
+
 @pytest.mark.parametrize("operator", ["HannWindow", "HammingWindow", "BlackmanWindow"])
 @pytest.mark.parametrize("periodic", [0, 1])
 @pytest.mark.parametrize("size", [1, 2, 9, 400])

@@ -86,19 +86,25 @@ def _transformed(node: Node, axis: int) -> relax.Expr:
     if axis == len(shape) - 1:
         raise node.malformed("its axis is that of real and imaginary parts")
     inverse, half = bool(node.attribute("inverse", 0)), bool(node.attribute("onesided", 0))
-    if half and (inverse or shape[-1] == 2):
-        raise node.unsupported("one side of the transform of complex numbers, or an inverse of one side")
-    length = _one(node, 1) if node.has_input(1) else shape[axis]
+    if half and (shape[-1] == 2) != inverse:
+        kind = "an inverse from one side has complex data" if inverse else "one side is of real data"
+        raise node.malformed(f"{kind}, found {shape[-1]} parts along the last axis")
+    ends = 2 * (shape[axis] - 1) if half and inverse else shape[axis]
+    length = _one(node, 1) if node.has_input(1) else ends
     if length < 1:
         raise node.malformed(f"a length of {length}")
-    used = min(length, shape[axis])
-    cosines, sines = (table[:used] for table in _exponentials(node, length, length // 2 + 1 if half else length))
-    if inverse:
-        cosines, sines = cosines / length, -sines / length
-    real, imaginary = cosines.astype(dtype), sines.astype(dtype)
-    # the parts of y side by side: (Re x, Im x) · [[cos, sin], [−sin, cos]]
-    rows = [np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)][: shape[-1]]
-    matrix = np.stack(rows, 1).reshape(used * shape[-1], -1)
+    if half and inverse:
+        used, parts = shape[axis], 1
+        matrix = _from_one_side(node, used, length).astype(dtype)
+    else:
+        used, parts = min(length, shape[axis]), 2
+        cosines, sines = (table[:used] for table in _exponentials(node, length, length // 2 + 1 if half else length))
+        if inverse:
+            cosines, sines = cosines / length, -sines / length
+        real, imaginary = cosines.astype(dtype), sines.astype(dtype)
+        # the parts of y side by side: (Re x, Im x) · [[cos, sin], [−sin, cos]]
+        rows = [np.stack([real, imaginary], -1), np.stack([-imaginary, real], -1)][: shape[-1]]
+        matrix = np.stack(rows, 1).reshape(used * shape[-1], -1)
     others = [number for number in range(len(shape) - 1) if number != axis]
     cut = node.input(0)
     if used < shape[axis]:
@@ -107,8 +113,22 @@ def _transformed(node: Node, axis: int) -> relax.Expr:
     sizes = [shape[number] for number in others]
     flat = node.emit(relax.op.reshape(moved, (*sizes, used * shape[-1])))
     product = node.emit(relax.op.matmul(flat, constant(matrix)))
-    parts = node.emit(relax.op.reshape(product, (*sizes, matrix.shape[1] // 2, 2)))
-    return relax.op.permute_dims(parts, [int(place) for place in np.argsort([*others, axis, len(shape) - 1])])
+    outcome = node.emit(relax.op.reshape(product, (*sizes, matrix.shape[1] // parts, parts)))
+    return relax.op.permute_dims(outcome, [int(place) for place in np.argsort([*others, axis, len(shape) - 1])])
+
+
+def _from_one_side(node: Node, bins: int, length: int) -> np.ndarray:
+    """The real signal of a spectrum's first half, as a matrix (bins · 2, length): the other half is its conjugate, so
+    that all bins but those without a counterpart, of frequency 0 and half the rate, count twice."""
+    if bins != length // 2 + 1:
+        raise node.unsupported(
+            f"an inverse from one side of {bins} bins to {length} values, which have {length // 2 + 1}: cut or pad the "
+            "spectrum before"
+        )
+    cosines, sines = (table.T for table in _exponentials(node, length, bins))
+    alone = np.arange(bins) * 2 % length == 0
+    weights = np.where(alone, 1.0, 2.0)[:, None] / length
+    return np.stack([cosines * weights, sines * weights], 1).reshape(bins * 2, length)
 
 
 # ---- constants ---------------------------------------------------------------------------------------------------
