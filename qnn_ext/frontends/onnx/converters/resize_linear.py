@@ -1,7 +1,9 @@
 """Linear interpolation of images and volumes as in ONNX Runtime: a weighted sum over the 4 or 8 corners around each
 position.
 
-The sum is in float32, and truncated for integers; for 8-bit images with channels last it is in fixed point.
+The sum is in float32, and truncated for integers; for 8-bit images with channels last it is in fixed point. Images lie
+so in the model, or behind ONNX Runtime's integer convolutions: it moves the channels when it loads the model, and they
+stay there as long as it can.
 """
 
 from __future__ import annotations
@@ -19,6 +21,12 @@ from .arithmetic import cast, plus, times
 
 DTYPES = ("float32", "int8", "uint8", "int32")
 _FRACTION_BITS = 10  # of a weight along one axis
+_ONE, _TWO = slice(0, 1), slice(0, 4, 3)
+_CHANNELS_STAY_LAST = {
+    **{"MaxPool": _ONE, "Relu": _ONE, "Resize": _ONE, "QLinearLeakyRelu": _ONE, "QLinearSigmoid": _ONE},
+    **{"QLinearAdd": _TWO, "QLinearMul": _TWO, "QLinearConcat": slice(2, None, 3)},
+}
+"""Operators that ONNX Runtime computes in the layout of their data, and which inputs are that."""
 
 
 def spatial_axes(scales: Sequence[float]) -> tuple[int, ...]:
@@ -35,7 +43,7 @@ def interpolated(node: Node, axes: Sequence[int], positions: Sequence[np.ndarray
     """The data at all combinations of these float32 positions along the axes."""
     shape = node.shape(0)
     check_elements([len(values) for values in positions], "the weights", "folded")
-    in_fixed_point = len(shape) == 4 and tuple(axes) == (1, 2) and node.dtype(0) in ("int8", "uint8")
+    in_fixed_point = len(shape) == 4 and node.dtype(0) in ("int8", "uint8") and _are_channels_last(node, axes)
     taps = [
         (_fixed_taps if in_fixed_point else _float_taps)(values, shape[axis])
         for axis, values in zip(axes, positions, strict=True)
@@ -53,6 +61,13 @@ def interpolated(node: Node, axes: Sequence[int], positions: Sequence[np.ndarray
     if in_fixed_point:
         total = _shifted(node, total, 2 * _FRACTION_BITS)
     return cast(node, total, node.dtype(0))
+
+
+def _are_channels_last(node: Node, axes: Sequence[int]) -> bool:
+    if tuple(axes) == (1, 2):
+        return True
+    graph = node.assembly.neighbours
+    return tuple(axes) == (2, 3) and graph.all_come_from("QLinearConv", _CHANNELS_STAY_LAST, node.input_name(0))
 
 
 def _float_taps(positions: np.ndarray, length: int) -> list[tuple[np.ndarray, np.ndarray]]:
