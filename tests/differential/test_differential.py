@@ -93,6 +93,23 @@ def test_bounds_of_rounding():
     assert first_outside(oracle.enclose(case), beside)
 
 
+def test_parameters_of_infinite_rows_may_be_anything():
+    """Their zero point is converted from NaN, which C leaves undefined."""
+    frontend("pt2e")
+    import torch
+
+    from .pt2e.builder import Call
+    from .pt2e.enclosure import choose
+    from .pt2e.interval import Interval
+
+    name = "quantized_decomposed.choose_qparams_per_token_asymmetric"
+    target = torch.ops.quantized_decomposed.choose_qparams_per_token_asymmetric.default
+    for greatest, known in ((1.0, True), (np.inf, False), (np.nan, False)):
+        row = torch.tensor([[greatest, -1.0, 0.0]])
+        found = choose((Call("t", name, target, (), {}), (Interval.point(row), torch.int8), {}), name)
+        assert [part.is_point for part in found] == [known, known]
+
+
 def test_a_planted_error_is_found_and_reduced(monkeypatch):
     """With truncating rounding the interpreter differs from LiteRT and from the engine; one operator is left."""
     frontend("tflite")

@@ -141,9 +141,10 @@ CHOOSERS = (
 
 @rule(*(f"{DECOMPOSED}.{name}" for name in CHOOSERS))
 def choose(node: Any, name: str) -> list[Interval]:
-    """On known data only: bounds cannot express how scale and zero point depend on each other."""
+    """On known, finite data only: bounds cannot express how scale and zero point depend on each other, and the zero
+    point of a row with an infinity is converted from NaN, which C leaves undefined."""
     call, args, kwargs = node
-    known = args[0].is_point and not args[0].low.isnan().any()
+    known = args[0].is_point and bool(args[0].low.isfinite().all())
     sample = args[0] if known else Interval.point(torch.zeros_like(args[0].low))
     found: list[Interval] = at_both_ends(call, sample, *args[1:], **kwargs)
     return found if known else [anything(result.low.double()) for result in found]
