@@ -27,9 +27,22 @@ _DECIDES = {"aten::__and__": False, "aten::__or__": True}
 """The operand that alone decides the result."""
 
 
+_NUMBERS = ("aten::Float", "aten::FloatImplicit", "aten::ScalarImplicit", "aten::item")
+_WITH_TENSORS = frozenset((
+    "aten::add", "aten::add_", "aten::sub", "aten::sub_", "aten::mul", "aten::mul_", "aten::div", "aten::div_",
+    "aten::rsub", "aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::eq", "aten::ne",
+))  # fmt: skip
+"""Operators that round a number, which is a double, to the dtype of their result: one that was a float32 stays."""
+
+
 @dataclass(eq=False)
 class Decision(Traced):
     """Whether a condition holds: `example` is a bool, `expr` a bool scalar."""
+
+
+@dataclass(eq=False)
+class Number(Traced):
+    """A number that tensors are computed with: `example` is a float, `expr` a float32 scalar."""
 
 
 def decision(assembly: Assembly, node: Any, kind: str, operands: Sequence[Any]) -> Decision | bool | None:
@@ -52,6 +65,32 @@ def decision(assembly: Assembly, node: Any, kind: str, operands: Sequence[Any]) 
         f"{where(node)}: makes a number of a tensor's values, or decides by them, which are not known at "
         "import; trace the model with torch.jit.trace, which keeps the example's, or leave this part out of it"
     )
+
+
+def number_beside_tensors(assembly: Assembly, node: Any, kind: str, operands: Sequence[Any]) -> Number | None:
+    """A float32 tensor's only element as a number that is computed with tensors alone; None for all else, as between
+    two numbers PyTorch computes in double."""
+    value = operands[0] if operands else None
+    if kind not in _NUMBERS or not isinstance(value, Traced) or isinstance(value, (Count, BatchSizes, Decision)):
+        return None
+    if isinstance(value, Number):
+        return value
+    if value.example.dtype != import_torch().float32 or value.example.numel() != 1:
+        return None
+    if assembly.builder.sizes.of(value.expr) or not _is_beside_tensors(node.output()):
+        return None
+    return Number(value.example.item(), assembly.emit(relax.op.reshape(value.expr, [])))
+
+
+def _is_beside_tensors(number: Any) -> bool:
+    for use in number.uses():
+        user = use.user
+        if user.kind() in _NUMBERS:
+            if not _is_beside_tensors(user.output()):
+                return False
+        elif user.kind() not in _WITH_TENSORS or use.offset != 1 or user.inputsAt(0).type().kind() != "TensorType":
+            return False
+    return True
 
 
 def chosen_values(results: Sequence[Any]) -> list[relax.Expr]:

@@ -27,7 +27,7 @@ from . import (
     remaining,
 )
 from .attributes import Attributes, ChangedAttribute, assigned_attributes
-from .decisions import Decision, chosen_values, decision, either
+from .decisions import Decision, chosen_values, decision, either, number_beside_tensors
 from .engines import quantized_engine, resolve_engine
 from .evaluate import check_items, evaluate, first_line, schema_of, where
 from .node import Node
@@ -288,6 +288,9 @@ class Importer:
 
     def _operator(self, node: Any, kind: str, operands: list[Any]) -> Sequence[Any]:
         depends = any(True for _ in traced_in(operands))
+        single = number_beside_tensors(self.assembly, node, kind, operands)
+        if single is not None:
+            return [single]
         decided = decision(self.assembly, node, kind, operands)
         if decided is not None:
             return [decided]

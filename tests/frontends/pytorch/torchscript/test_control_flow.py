@@ -141,7 +141,7 @@ class OtherNumber(torch.nn.Module):
 
 class Number(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * float(x.mean())
+        return x * (float(x.mean()) + 1.0)
 
 
 class Counts(torch.nn.Module):
@@ -162,7 +162,14 @@ class ReadsCount(torch.nn.Module):
 
 class Item(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x / x.max().item()
+        return x * (1.0 - x.max().item())
+
+
+class Items(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        largest, first = x.max().item(), float(x[0, 0])
+        y = torch.where(x >= largest, x + 1, x / largest)
+        return y.sub(first, alpha=2).mul_(float(largest))
 
 
 class ChangesAround(torch.nn.Module):
@@ -245,6 +252,15 @@ REFUSED = {
     ChangesAround: r"aten::add_.*within such a loop",
     Item: r"aten::item.*compute with the tensor itself",
 }
+
+
+def test_numbers_computed_with_tensors():
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32))
+    script = torch.jit.script(Items().eval())
+    module = qnn_ext.from_pytorch(script, example_inputs=(x,))
+    for data in (x, x * 3 - 1):
+        np.testing.assert_array_equal(qnn_ext.Interpreter(module)(data.numpy()), script(data).numpy())
+        np.testing.assert_array_equal(qnn_ext.build(module)(data.numpy()), script(data).numpy())
 
 
 @pytest.mark.parametrize("network", REFUSED, ids=lambda one: one.__name__)
