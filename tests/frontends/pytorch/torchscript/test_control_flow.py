@@ -254,6 +254,21 @@ REFUSED = {
 }
 
 
+class Halves(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        largest = x.float().max()
+        return x * 0.1, x / 0.1, x * largest.item(), x / largest
+
+
+def test_float16_is_multiplied_by_float32_numbers():
+    """Rounding the number to float16 first would change a third of the products."""
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 40)).astype(np.float16))
+    script = torch.jit.script(Halves().eval())
+    found = qnn_ext.build(qnn_ext.from_pytorch(script, example_inputs=(x,)))(x.numpy())
+    for ours, theirs in zip(found, script(x), strict=True):
+        np.testing.assert_array_equal(ours, theirs.numpy())
+
+
 def test_numbers_computed_with_tensors():
     x = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32))
     script = torch.jit.script(Items().eval())

@@ -19,11 +19,12 @@ from ..registry import converter
 from ..values import Traced, array_of, dtype_name
 
 
-def operand(node: Node, name: str) -> relax.Expr:
-    """An argument in the dtype of the result; quantized tensors are refused, as PyTorch has no such kernel."""
+def operand(node: Node, name: str, dtype: str | None = None) -> relax.Expr:
+    """An argument in the dtype of the result, or another; quantized tensors are refused, as PyTorch has no such
+    kernel."""
     if node.qparams(name) is not None:
         raise node.unsupported("arithmetic on a quantized tensor outside torch.ops.quantized; use FloatFunctional")
-    value, dtype = node.arguments[name], dtype_name(node.examples[0])
+    value, dtype = node.arguments[name], dtype or dtype_name(node.examples[0])
     if isinstance(value, (bool, int, float)):
         return constant(np.asarray(value).astype(dtype))
     return _cast(node, node.to_expr(value), dtype)
@@ -46,16 +47,39 @@ def _binary(function: Callable[..., Any], swap: bool = False) -> Callable[[Node]
 converter("aten::add", "aten::add_")(_binary(relax.op.add))
 converter("aten::sub", "aten::sub_")(_binary(relax.op.subtract))
 converter("aten::rsub")(_binary(relax.op.subtract, swap=True))
-converter("aten::mul", "aten::mul_")(_binary(relax.op.multiply))
 converter("aten::maximum")(_binary(relax.op.maximum))
 converter("aten::minimum")(_binary(relax.op.minimum))
+
+
+@converter("aten::mul", "aten::mul_")
+def _mul(node: Node) -> relax.Expr:
+    wide = _wide(node)
+    if wide is None:
+        return _binary(relax.op.multiply)(node)
+    node.note("float arithmetic between quantized layers")
+    return _cast(node, node.emit(relax.op.multiply(*wide)), "float16")
+
+
+def _wide(node: Node) -> tuple[relax.Expr, relax.Expr] | None:
+    """Both operands in float32, if the result is float16 and the second one has no dimensions: PyTorch multiplies and
+    divides float16 by such a number in float32, without rounding it to float16 first, and rounds the result."""
+    if dtype_name(node.examples[0]) != "float16":
+        return None
+    other = node.arguments["other"]
+    if not isinstance(other, (bool, int, float)) and shape_of(node.to_expr(other)):
+        return None
+    return operand(node, "self", "float32"), operand(node, "other", "float32")
 
 
 @converter("aten::div", "aten::div_")
 def _div(node: Node) -> relax.Expr:
     """a / b, also rounded down or towards zero."""
     node.note("float arithmetic between quantized layers")
-    mode, a, b = node.get("rounding_mode"), operand(node, "self"), operand(node, "other")
+    mode = node.get("rounding_mode")
+    wide = _wide(node) if mode is None else None
+    if wide is not None:
+        return _cast(node, node.emit(relax.op.divide(*wide)), "float16")
+    a, b = operand(node, "self"), operand(node, "other")
     if mode == "floor":
         return _floored(node, a, b)
     if mode is not None and not str(a.ty.dtype).startswith("float"):
