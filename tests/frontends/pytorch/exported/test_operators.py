@@ -587,3 +587,18 @@ def test_a_buffer_that_changes_is_a_state():
     module = from_exported_program(torch.export.export(Counter(), (torch.ones(3),)))
     engine = build(module)
     assert [engine(np.zeros(3, np.float32))[0] for _ in range(2)] == [1, 2]
+
+
+class Halves(nn.Module):
+    def forward(self, x):
+        largest = x.float().max()
+        return x * 0.1, x / 0.1, 0.3 / x, x * largest, x / largest, torch.tensor(0.1) * x
+
+
+def test_float16_is_multiplied_by_float32_numbers():
+    """Rounding the number to float16 first would change a third of the products."""
+    x = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 40)).astype(np.float16))
+    program = torch.export.export(Halves(), (x,), strict=False)
+    found = build(from_exported_program(program))(x.numpy())
+    for ours, theirs in zip(found, Halves()(x), strict=True):
+        np.testing.assert_array_equal(ours, theirs.numpy())

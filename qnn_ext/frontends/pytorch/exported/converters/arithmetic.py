@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
+from .....op.base import shape_of
 from ....run_time import checked_divisor
 from ...norms import cumulative_sum, power
 from ..registry import converter
@@ -18,6 +19,15 @@ from ..values import cast, dtype_of, scalar
 def _operands(importer: Any, a: Any, b: Any) -> tuple[relax.Expr, relax.Expr]:
     """Both operands in the result's declared dtype."""
     return cast(importer, a, importer.dtype), cast(importer, b, importer.dtype)
+
+
+def _in_float32(importer: Any, function: Callable[..., relax.Expr], a: Any, b: Any) -> relax.Expr:
+    """`function` of both operands. PyTorch multiplies and divides float16 by a second operand without dimensions in
+    float32, does not round that to float16 first, and rounds the result."""
+    if importer.dtype != "float16" or (isinstance(b, relax.Expr) and shape_of(b)):
+        return importer.emit(function(*_operands(importer, a, b)))
+    wide = importer.emit(function(cast(importer, a, "float32"), cast(importer, b, "float32")))
+    return cast(importer, wide, "float16")
 
 
 def _scaled(importer: Any, value: Any, alpha: Any) -> Any:
@@ -46,19 +56,19 @@ def _rsub(importer: Any, a: Any, b: Any, alpha: Any) -> relax.Expr:
 
 @converter("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(importer: Any, a: Any, b: Any) -> relax.Expr:
-    return importer.emit(relax.op.multiply(*_operands(importer, a, b)))
+    return _in_float32(importer, relax.op.multiply, a, b)
 
 
 @converter("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def _div(importer: Any, a: Any, b: Any) -> relax.Expr:
-    return importer.emit(relax.op.divide(*_operands(importer, a, b)))
+    return _in_float32(importer, relax.op.divide, a, b)
 
 
 @converter("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def _div_mode(importer: Any, a: Any, b: Any, rounding_mode: str | None) -> relax.Expr:
-    one, two = _operands(importer, a, b)
     if rounding_mode is None:
-        return importer.emit(relax.op.divide(one, two))
+        return _in_float32(importer, relax.op.divide, a, b)
+    one, two = _operands(importer, a, b)
     if rounding_mode == "floor":
         return _floored(importer, one, two)
     if not dtype_of(one).startswith("float"):
