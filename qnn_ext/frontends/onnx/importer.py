@@ -62,7 +62,7 @@ from .tensors import FLOAT8, HELD_AS, KEEP_TYPES
 _MOST_NESTED = 32  # graphs within graphs
 _NORMS = ("nn.layer_norm", "nn.rms_norm", "nn.instance_norm", "nn.group_norm")
 _IN_FLOAT = (*_NORMS, *TRANSPOSED, "nn.log_softmax")  # of quantized tensors, by ONNX Runtime
-_WIDE_IN_FLOAT = ("nn.softmax",)
+_WIDE_IN_FLOAT = ("nn.softmax", "matmul")
 _COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
 

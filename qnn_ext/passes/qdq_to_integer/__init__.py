@@ -35,7 +35,8 @@ def qdq_to_integer(
     """`mod` with integer operators wherever there is a rule, and a note for every operator that stays in float.
 
     in_float: operators that the framework computes in float, whose bits a rule would not give
-    wide: the same where data or results have more than 8 bits
+    wide: the same where data or results have more than 8 bits; of matrix products, only those of two tensors that are
+          computed at run time
     rounds_biases: whether float biases of products whose results are quantized become integers, as in ONNX Runtime
 
     `main` is a straight line of dataflow bindings. Functions without qnn.quantize and qnn.dequantize stay unchanged.

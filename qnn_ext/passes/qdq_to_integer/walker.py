@@ -9,12 +9,14 @@ from tvm import IRModule, relax
 
 from ...module import FloatNote
 from ...op.arguments import data_of, factors_of
+from ...op.base import constant_value
 from ..float_weights import TRANSPOSED
 from ..marks import Mark, marks_of
 from ..rewrite import Rebuild, bindings_of, op_name
 from .context import Carried, Context
 from .notes import reason_for
 from .registry import rule_of
+from .tensors import Quantized
 
 
 def is_qdq(mod: IRModule) -> bool:
@@ -66,7 +68,16 @@ class Walker:
         name = op_name(value)
         if name in self._in_float or self._marks.get(var.name) is Mark.PRODUCT:
             return True
-        return name in self._wide and not self._is_of_bytes(value, var)
+        if name not in self._wide:
+            return False
+        return self._multiplies_wide(value) if name == "matmul" else not self._is_of_bytes(value, var)
+
+    def _multiplies_wide(self, product: Any) -> bool:
+        """Whether it multiplies two tensors that are computed at run time, one of which has more than 8 bits: their
+        sums of 64 bits take longer than those of floats, while weights of 8 bits are multiplied by bytes."""
+        known = [self._carried.known(operand) for operand in factors_of(product)]
+        tensors = [tensor for tensor in known if isinstance(tensor, Quantized) and constant_value(tensor.data) is None]
+        return len(tensors) == 2 and any(tensor.dtype not in ("int8", "uint8") for tensor in tensors)
 
     def _is_of_bytes(self, value: Any, var: Any) -> bool:
         """Whether its data and its result are quantized to 8 bits."""

@@ -563,3 +563,27 @@ def test_what_is_returned_and_quantized_behind_a_transposition(rng, change):
     )
     for ours, theirs in zip(interpret(proto, feed), run_ort(proto, feed, optimized=True), strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("one, two", [("uint16", "uint16"), ("int16", "int16"), ("uint16", "uint8"), ("int8", "int16")])
+@pytest.mark.parametrize("shape", [(2, 37, 24, 19), (3, 8, 130, 65)])
+def test_products_of_two_tensors_of_more_bits(one, two, shape, rng):
+    """ONNX Runtime multiplies them as floats, one after another, unlike NumPy."""
+    batch, rows, depth, columns = shape
+    shapes, dtypes = ((batch, rows, depth), (batch, depth, columns)), (one, two)
+    constants, nodes, feed = {"s": np.float32(depth**0.5 / 9000), "z": np.uint16(30000)}, [], {}
+    for name, shape, dtype in zip("ab", shapes, dtypes, strict=True):
+        info = np.iinfo(dtype)
+        constants[f"{name}_s"] = np.float32(4 / (info.max - info.min))
+        constants[f"{name}_z"] = np.asarray((info.max + info.min) // 2 + 3, dtype)
+        nodes.append(node("DequantizeLinear", [name, f"{name}_s", f"{name}_z"], [f"{name}_d"]))
+        feed[name] = rng.integers(info.min, info.max, shape, endpoint=True).astype(dtype)
+    nodes += [node("MatMul", ["a_d", "b_d"], ["m"]), node("QuantizeLinear", ["m", "s", "z"], ["y"])]
+    inputs = [value(name, shape, dtype) for name, shape, dtype in zip("ab", shapes, dtypes, strict=True)]
+    proto = model(nodes, inputs, [value("y", None, np.uint16)], constants, opset=21)
+    (expected,) = run_ort(proto, feed, optimized=True)
+    assert len(np.unique(expected)) > 1000
+    module = from_onnx(proto)
+    np.testing.assert_array_equal(qnn_ext.build(module, num_threads=1).run(list(feed.values()))["y"], expected)
+    (one_step,) = qnn_ext.Interpreter(module).run(feed).values()
+    assert abs(one_step.astype(np.int32) - expected).max() <= 1
