@@ -45,7 +45,7 @@ from ..passes.fold_calls import fold_calls
 from ..passes.fold_known import fold_known
 from ..passes.footprint import peak
 from ..passes.inline import inlined
-from ..passes.integer_transposed import integer_transposed
+from ..passes.integer_products import integer_products
 from ..passes.join_tables import join_tables
 from ..passes.legalize_float import float_legalizations
 from ..passes.legalize_gpu import gpu_legalizations
@@ -320,7 +320,7 @@ def qnn_pipeline(mod: IRModule, target: Target) -> IRModule:
         without_empties,  # tensors without elements are constants
         compute_once,  # ranges and quantization of data that several products read
         partial(cached_attention, target=target),  # over a key-value cache, in one kernel
-        partial(integer_transposed, target=target),  # convolutions, where floats have no kernel
+        partial(integer_products, target=target),  # where floats have no kernel
         fold_padding,  # explicit pads into the convolutions after them
         join_tables,  # x · sigmoid(x) in one lookup
         partial(blocked_convolutions, target=target),  # of floats, as ONNX Runtime sums them
