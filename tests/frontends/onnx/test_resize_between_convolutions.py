@@ -3,11 +3,8 @@ fixed point, and elsewhere, where it computes in float."""
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
-import qnn_ext
-
-ort = pytest.importorskip("onnxruntime")
+from .graphs import interpret, model, node, run_ort, value
 
 F32, U8 = np.float32, np.uint8
 RESIZE = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
@@ -16,16 +13,16 @@ MICROSOFT = "com.microsoft"
 
 
 def convolution(source, result):
-    return helper.make_node("QLinearConv", [source, *CONV], [result], kernel_shape=[1, 1])
+    return node("QLinearConv", [source, *CONV], [result], kernel_shape=[1, 1])
 
 
 def resize(source, result):
-    return helper.make_node("Resize", [source, "", "factors"], [result], **RESIZE)
+    return node("Resize", [source, "", "factors"], [result], **RESIZE)
 
 
 def added(left, right, result):
     inputs = [left, "scale", "zero", right, "scale", "zero", "scale", "zero"]
-    return helper.make_node("QLinearAdd", inputs, [result], domain=MICROSOFT)
+    return node("QLinearAdd", inputs, [result], domain=MICROSOFT)
 
 
 GRAPHS = {
@@ -36,7 +33,7 @@ GRAPHS = {
         convolution("x", "b"),
         added("a", "b", "c"),
         resize("c", "d"),
-        helper.make_node("MaxPool", ["d"], ["e"], kernel_shape=[2, 2]),
+        node("MaxPool", ["d"], ["e"], kernel_shape=[2, 2]),
         convolution("e", "y"),
     ],
     "returned": [convolution("x", "a"), resize("a", "b"), added("b", "b", "y")],
@@ -44,7 +41,7 @@ GRAPHS = {
     "joined": [
         convolution("x", "a"),
         convolution("x", "b"),
-        helper.make_node(
+        node(
             "QLinearConcat",
             ["scale", "zero", *("a", "scale", "zero"), *("b", "scale", "zero")],
             ["c"],
@@ -64,15 +61,8 @@ def test_bytes_between_convolutions(name, factor, rng):
     constants = {"scale": F32(0.02), "zero": U8(120), "step": F32(0.01), "none": np.int8(0)}
     constants["weight"] = rng.integers(-99, 99, (4, 4, 1, 1)).astype(np.int8)
     constants["factors"] = np.array([1, 1, factor, factor], F32)
-    graph = helper.make_graph(
-        GRAPHS[name],
-        name,
-        [helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 4, 9, 11))],
-        [helper.make_tensor_value_info("y", TensorProto.UINT8, None)],
-        [numpy_helper.from_array(np.asarray(array), key) for key, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid(MICROSOFT, 1)]
-    content = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
-    x = rng.integers(0, 256, (1, 4, 9, 11)).astype(U8)
-    (expected,) = ort.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    np.testing.assert_array_equal(qnn_ext.Interpreter(qnn_ext.from_onnx(content))(x), expected)
+    image = value("x", (1, 4, 9, 11), U8)
+    proto = model(GRAPHS[name], [image], [value("y", None, U8)], constants, opset=18)
+    feed = {"x": rng.integers(0, 256, (1, 4, 9, 11)).astype(U8)}
+    (expected,) = run_ort(proto, feed, optimized=True)
+    np.testing.assert_array_equal(interpret(proto, feed)[0], expected)

@@ -9,8 +9,8 @@ import numpy as np
 from tvm import relax
 
 from .....errors import UnsupportedOperatorError
-from .....op.base import shape_of
 from ....run_time import checked_divisor
+from ...float16 import is_factor_of_float32
 from ...norms import cumulative_sum, power
 from ..registry import converter
 from ..values import cast, dtype_of, scalar
@@ -21,10 +21,9 @@ def _operands(importer: Any, a: Any, b: Any) -> tuple[relax.Expr, relax.Expr]:
     return cast(importer, a, importer.dtype), cast(importer, b, importer.dtype)
 
 
-def _in_float32(importer: Any, function: Callable[..., relax.Expr], a: Any, b: Any) -> relax.Expr:
-    """`function` of both operands. PyTorch multiplies and divides float16 by a second operand without dimensions in
-    float32, does not round that to float16 first, and rounds the result."""
-    if importer.dtype != "float16" or (isinstance(b, relax.Expr) and shape_of(b)):
+def _product(importer: Any, function: Callable[..., relax.Expr], a: Any, b: Any) -> relax.Expr:
+    """`function` of both operands, in float32 where PyTorch does so, and rounded."""
+    if not is_factor_of_float32(importer.dtype, b):
         return importer.emit(function(*_operands(importer, a, b)))
     wide = importer.emit(function(cast(importer, a, "float32"), cast(importer, b, "float32")))
     return cast(importer, wide, "float16")
@@ -56,18 +55,18 @@ def _rsub(importer: Any, a: Any, b: Any, alpha: Any) -> relax.Expr:
 
 @converter("aten.mul.Tensor", "aten.mul.Scalar")
 def _mul(importer: Any, a: Any, b: Any) -> relax.Expr:
-    return _in_float32(importer, relax.op.multiply, a, b)
+    return _product(importer, relax.op.multiply, a, b)
 
 
 @converter("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
 def _div(importer: Any, a: Any, b: Any) -> relax.Expr:
-    return _in_float32(importer, relax.op.divide, a, b)
+    return _product(importer, relax.op.divide, a, b)
 
 
 @converter("aten.div.Tensor_mode", "aten.div.Scalar_mode")
 def _div_mode(importer: Any, a: Any, b: Any, rounding_mode: str | None) -> relax.Expr:
     if rounding_mode is None:
-        return _in_float32(importer, relax.op.divide, a, b)
+        return _product(importer, relax.op.divide, a, b)
     one, two = _operands(importer, a, b)
     if rounding_mode == "floor":
         return _floored(importer, one, two)

@@ -12,6 +12,7 @@ from .....op.base import constant, shape_of
 from ....building import group_norm
 from ....run_time import checked_divisor, checked_indices
 from ...common import import_torch
+from ...float16 import is_factor_of_float32
 from ...norms import order_of, power, vector_norm
 from ..formulas import f32, scalar
 from ..node import Node
@@ -53,22 +54,17 @@ converter("aten::minimum")(_binary(relax.op.minimum))
 
 @converter("aten::mul", "aten::mul_")
 def _mul(node: Node) -> relax.Expr:
-    wide = _wide(node)
-    if wide is None:
-        return _binary(relax.op.multiply)(node)
     node.note("float arithmetic between quantized layers")
-    return _cast(node, node.emit(relax.op.multiply(*wide)), "float16")
+    return _product(node, relax.op.multiply)
 
 
-def _wide(node: Node) -> tuple[relax.Expr, relax.Expr] | None:
-    """Both operands in float32, if the result is float16 and the second one has no dimensions: PyTorch multiplies and
-    divides float16 by such a number in float32, without rounding it to float16 first, and rounds the result."""
-    if dtype_name(node.examples[0]) != "float16":
-        return None
-    other = node.arguments["other"]
-    if not isinstance(other, (bool, int, float)) and shape_of(node.to_expr(other)):
-        return None
-    return operand(node, "self", "float32"), operand(node, "other", "float32")
+def _product(node: Node, function: Callable[..., relax.Expr]) -> relax.Expr:
+    """`function` of both operands, in float32 where PyTorch does so, and rounded."""
+    dtype, a, b = dtype_name(node.examples[0]), operand(node, "self"), operand(node, "other")
+    if not is_factor_of_float32(dtype, b):
+        return function(a, b)
+    wide = function(operand(node, "self", "float32"), operand(node, "other", "float32"))
+    return _cast(node, node.emit(wide), dtype)
 
 
 @converter("aten::div", "aten::div_")
@@ -76,16 +72,14 @@ def _div(node: Node) -> relax.Expr:
     """a / b, also rounded down or towards zero."""
     node.note("float arithmetic between quantized layers")
     mode = node.get("rounding_mode")
-    wide = _wide(node) if mode is None else None
-    if wide is not None:
-        return _cast(node, node.emit(relax.op.divide(*wide)), "float16")
+    if mode is None:
+        return _product(node, relax.op.divide)
     a, b = operand(node, "self"), operand(node, "other")
     if mode == "floor":
         return _floored(node, a, b)
-    if mode is not None and not str(a.ty.dtype).startswith("float"):
+    if not str(a.ty.dtype).startswith("float"):
         return relax.op.divide(a, checked_divisor(node.emit, b, node.kind))
-    quotient = relax.op.divide(a, b)
-    return quotient if mode is None else relax.op.trunc(node.emit(quotient))
+    return relax.op.trunc(node.emit(relax.op.divide(a, b)))
 
 
 @converter("aten::floor_divide")
